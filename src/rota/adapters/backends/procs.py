@@ -1,0 +1,144 @@
+"""Processes as /proc shows them, and signals that cannot hit a stranger.
+
+Shared by the server, the zygote and the shims, so it imports only cheap standard modules. A pid alone is never trusted: it is
+opened as a pidfd first and *then* checked (start time, parent, environment); if it was reused before the opening the check
+fails, and if it dies after it the pidfd points at nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+TYPE_CHECKING = False  # typing itself is too dear for the zygote
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MARKER = "ROTA_ATTEMPT_ID"
+MAX_PROC_READ = 1 << 20  # an environment can be larger (up to the stack limit); the marker is looked for in all of it, piecewise
+
+
+def boot_id() -> str:
+    return _read_text("/proc/sys/kernel/random/boot_id").strip()
+
+
+def boottime() -> float:
+    """Seconds since boot including sleep: never jumps with the wall clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def start_time(pid: int | str) -> int | None:
+    """Field 22 of /proc/<pid>/stat, in clock ticks since boot; None when there is no such process or it is a zombie."""
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in (b"Z", b"X") else int(stat[19])
+
+
+def parent(pid: int) -> int | None:
+    stat = _stat(pid)
+    return None if stat is None else int(stat[1])
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process (of all its threads)."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+        for thread in threads:
+            found += [int(word) for word in _read_text(f"/proc/{pid}/task/{thread}/children").split()]
+    except OSError:
+        if os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
+            return found  # the process, or a thread of it, went away meanwhile
+        return [child for child in all_pids() if parent(child) == pid]  # kernel without CONFIG_PROC_CHILDREN
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below `pid`, parents before children. A racing fork may be missed: callers repeat until none is left."""
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        below = children(todo.pop())
+        found += below
+        todo += below
+    return found
+
+
+def all_pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def marked(attempt_id: str) -> list[int]:
+    """Processes that carry the attempt's marker in their environment, however far they ran."""
+    own = os.getpid()
+    return [pid for pid in all_pids() if pid != own and has_marker(pid, attempt_id)]
+
+
+def has_marker(pid: int, attempt_id: str) -> bool:
+    wanted = f"{MARKER}={attempt_id}".encode()
+    try:
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            rest = b"\0"  # so that the first variable is preceded by a separator as all others are
+            while chunk := file.read(MAX_PROC_READ):
+                rest += chunk
+                if b"\0" + wanted + b"\0" in rest + b"\0":
+                    return start_time(pid) is not None
+                rest = rest[-len(wanted) - 2 :]
+    except OSError:
+        return False  # gone, or another user's
+    return False
+
+
+def send(pid: int, signum: int, check: Callable[[], bool]) -> bool:
+    """Signal `pid` if `check()`, made while the process is pinned by a pidfd, still holds. False: nobody was signalled."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if not check():
+            return False
+        signal.pidfd_send_signal(pidfd, signum)
+        return True
+    except OSError:
+        return False  # ended in between, or not ours to signal
+    finally:
+        os.close(pidfd)
+
+
+def send_to(pid: int, started: int, signum: int) -> bool:
+    """Signal the process that has this pid *and* this start time."""
+    return send(pid, signum, lambda: start_time(pid) == started)
+
+
+def kill_marked(attempt_id: str, deadline: float) -> bool:
+    """Kill all that carry the marker, again and again until none is found. False when `deadline` (monotonic) came first."""
+    pause = 0.001
+    while pids := marked(attempt_id):
+        for pid in pids:
+            send(pid, signal.SIGKILL, lambda pid=pid: has_marker(pid, attempt_id))  # type: ignore[misc]
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+    return True
+
+
+def _stat(pid: int | str) -> list[bytes] | None:
+    """Fields of /proc/<pid>/stat from the third (state) on; the second, the command, may contain anything."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        text = os.read(fd, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return text[text.rindex(b")") + 2 :].split()
+
+
+def _read_text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read(MAX_PROC_READ)

@@ -1,0 +1,135 @@
+"""The files of an attempt: their names, what is in them, and how each comes into being at once or not at all.
+
+    attempts/<id>/lock     held (flock) by the supervisor for its whole life; its content is the claim: who, which boot, which cgroup
+    attempts/<id>/pid      once the tasks exist, before any of them runs the command
+    attempts/<id>/stop     an order to end, written by the server
+    attempts/<id>/exit     the end; final. Written only when no process of the attempt lives
+    attempts/<id>/log      what it printed;  `dropped` says which bytes the log cap took out of the middle
+    live/<id>              a link to the lock: there until the server forgets the attempt
+
+A directory appears under attempts/ by a rename of a private one in which the lock is already held, so a claim is never seen
+unlocked, and of two claimants exactly one succeeds. Imported by zygote and shims: cheap standard modules only.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+MAX_RECORD = 1 << 20
+CLAIMED = (errno.ENOTEMPTY, errno.EEXIST)
+
+
+def attempt_dir(root: str, attempt_id: str) -> str:
+    return f"{root}/attempts/{attempt_id}"
+
+
+def claim(root: str, attempt_id: str, facts: Mapping[str, Any], exit: Mapping[str, Any] | None = None) -> int | None:
+    """Become the attempt's one supervisor: the held lock's descriptor, or None when it was claimed before.
+
+    With `exit` the attempt is claimed and ended in one step: the veto.
+    """
+    private = f"{root}/tmp/{attempt_id}.{os.getpid()}.{os.urandom(4).hex()}"
+    os.mkdir(private, 0o700)
+    lock = os.open(f"{private}/lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(lock, dump(facts))
+        if exit is not None:
+            publish(private, "exit", dump(exit), durable=True)
+        try:
+            os.rename(private, attempt_dir(root, attempt_id))
+        except OSError as error:
+            if error.errno not in CLAIMED:
+                raise
+            discard(private)
+            os.close(lock)
+            return None
+        link_live(root, attempt_id)
+    except BaseException:  # not handled, only tidied: the descriptor is the lock
+        os.close(lock)
+        raise
+    return lock
+
+
+def link_live(root: str, attempt_id: str) -> None:
+    try:
+        os.link(f"{root}/attempts/{attempt_id}/lock", f"{root}/live/{attempt_id}")
+    except FileExistsError:
+        pass
+
+
+def discard(private: str) -> None:
+    """Remove a claim directory that lost, or whose maker died."""
+    for name in os.listdir(private):
+        os.unlink(f"{private}/{name}")
+    os.rmdir(private)
+
+
+def publish(directory: str, name: str, content: bytes, *, durable: bool = False, replace: bool = True) -> bool:
+    """Make `name` appear whole. With replace=False an existing file stays and False is returned."""
+    temporary = f"{directory}/.{name}.{os.getpid()}.{os.urandom(4).hex()}" if not replace else f"{directory}/.{name}.{os.getpid()}"
+    fd = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        view = content
+        while view:
+            view = view[os.write(fd, view) :]
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    if replace:
+        os.rename(temporary, f"{directory}/{name}")
+        return True
+    try:
+        os.link(temporary, f"{directory}/{name}")
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    return True
+
+
+def read(path: str) -> dict[str, Any] | None:
+    """A record, or None when it is not there (or torn, which a rename rules out but a power cut may not)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+    try:
+        content = os.read(fd, MAX_RECORD)
+    finally:
+        os.close(fd)
+    try:
+        record = json.loads(content)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def locked(root: str, attempt_id: str) -> bool | None:
+    """Is the supervisor alive? None when there is no such attempt. A shared try-lock, so that two who look do not see each other."""
+    try:
+        fd = os.open(f"{root}/attempts/{attempt_id}/lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def dump(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record).encode()

@@ -1,0 +1,225 @@
+"""The sockets of the house: what `app` needs from the outside, as Protocols. Adapters implement these and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rota.core.events import Event
+from rota.core.node import Node
+from rota.core.run import Exit, PastAttempt, Run, RunState
+from rota.core.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One process of an attempt. A gang has one per node; everything else has one."""
+
+    node: str
+    gpus: tuple[int, ...]  # the node's own numbers
+    env: Mapping[str, str] = field(default_factory=dict)  # what differs from task to task
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOrder:
+    """All a backend needs to start one attempt. Launching the same attempt id twice starts it once."""
+
+    attempt_id: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]  # complete: nothing is inherited from the server
+    workdir: str
+    tasks: tuple[Task, ...]
+    umask: int = 0o022
+    account: str | None = None  # the unix account to run as; None = the server's own
+    time_limit_s: float | None = None
+    grace_s: float = 10.0  # from the polite signal to SIGKILL, for time limits
+    log_cap_bytes: int = 1 << 30
+    terminal: bool = False  # a pty that can be attached to, instead of a plain log
+    confine: bool = False  # real GPUs: hide the device files of the others where the kernel lets us
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """How to end a live attempt: `signal` to its processes, SIGKILL to all of them after `grace_s`."""
+
+    cause: str  # "cancelled" or "preempted"; comes back in Exit.cause
+    signal: int = 15
+    grace_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    attempt_id: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The attempt is over and none of its processes lives."""
+
+    attempt_id: str
+    exit: Exit
+
+
+Report = Started | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Never claimed: safe to launch under the same id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    pid: int | None  # of the first task; None while it is being born
+
+
+Observation = Absent | Live | Exit
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    content: bytes
+    offset: int  # of the first byte of content
+    size: int  # of the whole log
+
+
+class Backend(Protocol):
+    """Carries attempts. Every call is prompt, bounded and safe to repeat; news comes through `report`, from any thread."""
+
+    def open(self, report: Callable[[Report], None]) -> None: ...
+
+    def launch(self, order: LaunchOrder) -> None:
+        """Begin the attempt unless it was begun before. A launch that fails is reported as Ended, never raised."""
+
+    def stop(self, attempt_id: str, order: StopOrder) -> None:
+        """End the attempt. One that was never claimed is vetoed for ever and reported as Ended(never_started)."""
+
+    def observe(self, attempt_id: str) -> Observation:
+        """The truth from files and locks. An attempt found dead without a record has been swept before this returns."""
+
+    def strays(self) -> Collection[str]:
+        """Attempts this backend still carries or has not been told to forget."""
+
+    def forget(self, attempt_id: str) -> None:
+        """The end of this attempt is durable in the store; its log stays."""
+
+    def read_log(self, attempt_id: str, offset: int, limit: int) -> LogChunk:
+        """Bytes of the attempt's output; a negative offset counts from the end; no log yet is an empty chunk."""
+
+    def close(self) -> None:
+        """Stop watching. Attempts run on."""
+
+
+class Probe(Protocol):
+    """Sees the GPUs. Bounded in time; a node it cannot see any more is left out."""
+
+    def nodes(self) -> Sequence[Node]: ...
+
+
+class Clock(Protocol):
+    """Two clocks: `now` is what people read, `tick` measures durations and survives wall-clock jumps."""
+
+    def now(self) -> float:
+        """Epoch seconds. Never goes back while the process lives."""
+
+    def tick(self) -> float:
+        """CLOCK_BOOTTIME seconds: the same in every process of this boot."""
+
+    def boot_id(self) -> str: ...
+
+
+class StoreError(Exception):
+    """The store could not do it. Nothing of the batch is in it."""
+
+
+class StoreBusy(StoreError):
+    """Another process holds the database; try again."""
+
+
+class StoreFull(StoreError):
+    """No space left; reading goes on, writing waits for space."""
+
+
+class StoreBroken(StoreError):
+    """An I/O error or a damaged file: stop, do not retry and hope."""
+
+
+class Fenced(StoreError):
+    """A newer server owns the store; this one must stop writing for good."""
+
+
+class StoreUnusable(StoreError):
+    """Refused at opening: made by a newer Rota, damaged, or not ours. The file is left as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """An idempotency key: who used it, for what, with which result."""
+
+    principal: str
+    key: str
+    digest: str  # of the request
+    run_id: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    seq: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Newest first. `before` is the seq of the last run seen: the cursor."""
+
+    user: str | None = None
+    states: frozenset[RunState] = frozenset()
+    before: int | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class UserTotal:
+    user: str
+    attempts: int
+    gpu_s: float
+
+
+class Store(Protocol):
+    """Events and their projection rows, in one transaction; acknowledged = durable. One writer, made sure by a fence."""
+
+    def begin_epoch(self) -> int:
+        """Take over: from here on appends of every earlier epoch are refused (Fenced)."""
+
+    def load(self) -> State:
+        """The state from the projection rows: live runs, nodes, policy, usage and what predictions need."""
+
+    def append(self, events: Sequence[Event], state: State, keys: Sequence[KeyRecord] = ()) -> None:
+        """One transaction: `events`, already reduced into `state`, and the rows they touched (`state.touched`).
+
+        The last event has seq `state.version`. `state.touched` is left for the caller to clear."""
+
+    def run(self, run_id: str) -> Run | None: ...
+
+    def runs(self, which: RunFilter) -> Sequence[Run]: ...
+
+    def attempts(self, run_id: str) -> Sequence[PastAttempt]: ...
+
+    def key(self, principal: str, key: str) -> KeyRecord | None: ...
+
+    def events(self, after: int, limit: int, run_id: str | None = None) -> Sequence[StoredEvent]: ...
+
+    def totals(self, since: float, until: float) -> Sequence[UserTotal]:
+        """Who used what: GPU-seconds of attempts that ended in [since, until)."""
+
+    def replay(self) -> State:
+        """The state from the newest checkpoint and the events after it: must equal load()."""
+
+    def compact(self, state: State, before: float, keep_runs_since: float) -> int:
+        """Write a checkpoint of the live state, drop events older than `before`, ended runs older than `keep_runs_since`
+        and old idempotency keys. Returns how many rows went."""
+
+    def close(self) -> None: ...

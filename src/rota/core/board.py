@@ -1,0 +1,119 @@
+"""The one ledger of GPUs: which are free on which node.
+
+The live board belongs to the State and changes only in `reduce`. A decision, a reservation or a forecast works on a
+copy, which costs a few list copies: nodes are numbered, and each bucket ("nodes of this kind with k GPUs free") is one
+int with a bit per node, so that the first node of a bucket is found with one bit operation whatever the cluster's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rota.core.node import Node
+from rota.core.resources import Placement, Request, Slice, mask_of
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Nodes with the same GPUs at the same numbers are one kind to the placer."""
+
+    gpus: tuple[tuple[int, str, float], ...]  # index, type in lower case, memory
+
+    def matching(self, request: Request) -> int:
+        wanted = request.gpu_type.lower()
+        return mask_of(i for i, kind, memory in self.gpus if wanted in kind and memory >= request.gpu_memory_gb)
+
+
+class Layout:
+    """What does not change while nodes stay as they are; shared by all copies of a board."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes: tuple[Node, ...] = tuple(nodes)
+        self.index = {node.id: n for n, node in enumerate(self.nodes)}
+        self.usable = [node.usable for node in self.nodes]
+        kinds: dict[Kind, int] = {}
+        self.kind_of: list[int] = []
+        for node in self.nodes:
+            kind = Kind(tuple((gpu.index, gpu.type.lower(), gpu.memory_gb) for gpu in node.gpus))
+            self.kind_of.append(kinds.setdefault(kind, len(kinds)))
+        self.kinds = tuple(kinds)
+        self.max_gpus = max((len(kind.gpus) for kind in self.kinds), default=0)
+        self._eligible: dict[Request, tuple[tuple[int, int], ...]] = {}
+
+    def eligible(self, request: Request) -> tuple[tuple[int, int], ...]:
+        """(kind, bits of its GPUs that qualify) for each kind of node that could serve the request."""
+        known = self._eligible.get(request)
+        if known is None:
+            pairs = [(number, kind.matching(request)) for number, kind in enumerate(self.kinds)]
+            known = tuple((number, mask) for number, mask in pairs if mask or not request.gpus)
+            if len(self._eligible) > 10_000:  # shapes come from users: keep the memo bounded
+                self._eligible.clear()
+            self._eligible[request] = known
+        return known
+
+
+class Board:
+    __slots__ = ("buckets", "cpus", "free", "free_gpus", "layout", "memory_gb")
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.free: list[int] = list(layout.usable)
+        self.cpus: list[int] = [node.cpus for node in layout.nodes]
+        self.memory_gb: list[float] = [node.memory_gb for node in layout.nodes]
+        self.buckets: list[list[int]] = [[0] * (layout.max_gpus + 1) for _ in layout.kinds]
+        self.free_gpus = 0
+        for n, node in enumerate(layout.nodes):
+            if node.alive and not node.drained:
+                count = self.free[n].bit_count()
+                self.buckets[layout.kind_of[n]][count] |= 1 << n
+                self.free_gpus += count
+
+    def copy(self) -> Board:
+        twin = Board.__new__(Board)
+        twin.layout = self.layout
+        twin.free = self.free.copy()
+        twin.cpus = self.cpus.copy()
+        twin.memory_gb = self.memory_gb.copy()
+        twin.buckets = [bucket.copy() for bucket in self.buckets]
+        twin.free_gpus = self.free_gpus
+        return twin
+
+    def take(self, placement: Placement) -> None:
+        for part in placement:
+            n = self.layout.index[part.node]
+            self._set_free(n, self.free[n] & ~part.gpus)
+            self.cpus[n] -= part.cpus
+            self.memory_gb[n] -= part.memory_gb
+
+    def give(self, placement: Placement) -> None:
+        for part in placement:
+            n = self.layout.index.get(part.node)
+            if n is None:  # the node was removed while its work was dying
+                continue
+            self._set_free(n, self.free[n] | (part.gpus & self.layout.usable[n]))
+            self.cpus[n] += part.cpus
+            self.memory_gb[n] += part.memory_gb
+
+    def holds(self, part: Slice) -> bool:
+        """Are these very GPUs free, and the CPUs and memory with them?"""
+        n = self.layout.index.get(part.node)
+        if n is None:
+            return False
+        return (
+            part.gpus & ~self.free[n] == 0
+            and (not part.cpus or part.cpus <= self.cpus[n])
+            and (not part.memory_gb or part.memory_gb <= self.memory_gb[n])
+        )
+
+    def _set_free(self, n: int, free: int) -> None:
+        before, after = self.free[n].bit_count(), free.bit_count()
+        self.free[n] = free
+        if before == after:
+            return
+        bucket = self.buckets[self.layout.kind_of[n]]
+        bit = 1 << n
+        if bucket[before] & bit:  # drained nodes stand in no bucket
+            bucket[before] ^= bit
+            bucket[after] |= bit
+            self.free_gpus += after - before

@@ -1,0 +1,116 @@
+"""Dataclasses to plain JSON values and back.
+
+Fields at their default are left out: rows stay small, and a field added later reads back from old rows as its default.
+A reader and a writer are compiled once per class, because a start of the server decodes every live run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+
+
+def encode(value: Any) -> Any:
+    return _writer(type(value))(value)
+
+
+def decode(cls: type[T], data: Any) -> T:
+    result: T = _reader(cls)(data)
+    return result
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _is_plain(hint: Any) -> bool:
+    return hint in (int, float, str, bool, type(None)) or (isinstance(hint, type) and issubclass(hint, Enum))
+
+
+@cache
+def _writer(hint: Any) -> Convert:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        inner = [arg for arg in args if arg is not type(None)]
+        if len(inner) != 1:
+            raise TypeError(f"only X | None can be stored, not {hint}")
+        write = _writer(inner[0])
+        return _same if write is _same else lambda value: None if value is None else write(value)
+    if origin is tuple:
+        write = _writer(args[0])
+        return list if write is _same else lambda value: [write(item) for item in value]
+    if origin is not None and issubclass(origin, Mapping):
+        write = _writer(args[1])
+        return dict if write is _same else lambda value: {key: write(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _class_writer(hint)
+    if _is_plain(hint):
+        return _same
+    raise TypeError(f"{hint} cannot be stored")
+
+
+_REQUIRED = object()
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return _REQUIRED
+
+
+def _class_writer(cls: type) -> Convert:
+    hints = get_type_hints(cls)
+    plan = [(f.name, _default(f), _writer(hints[f.name])) for f in dataclasses.fields(cls)]
+
+    def write(value: Any) -> dict[str, Any]:
+        out = {}
+        for name, default, convert in plan:
+            item = getattr(value, name)
+            if default is _REQUIRED or item != default:
+                out[name] = item if convert is _same else convert(item)
+        return out
+
+    return write
+
+
+@cache
+def _reader(hint: Any) -> Convert:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        read = _reader(next(arg for arg in args if arg is not type(None)))
+        return _same if read is _same else lambda data: None if data is None else read(data)
+    if origin is tuple:
+        read = _reader(args[0])
+        return tuple if read is _same else lambda data: tuple([read(item) for item in data])
+    if origin is not None and issubclass(origin, Mapping):
+        read = _reader(args[1])
+        return _same if read is _same else lambda data: {key: read(item) for key, item in data.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _class_reader(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
+    return _same
+
+
+def _class_reader(cls: type) -> Convert:
+    hints = get_type_hints(cls)
+    readers = {f.name: _reader(hints[f.name]) for f in dataclasses.fields(cls)}
+    converting = {name: read for name, read in readers.items() if read is not _same}
+
+    def read(data: Any) -> Any:
+        known = dict(data)
+        for name, convert in converting.items():
+            if name in known:
+                known[name] = convert(known[name])
+        return cls(**known)
+
+    return read

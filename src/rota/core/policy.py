@@ -1,0 +1,82 @@
+"""What the person who runs the cluster can set. Policy = ordering x backfill x limits x preemption, all plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+
+
+class Ordering(StrEnum):
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+    SJF = "sjf"
+    FAIR_SHARE = "fair_share"
+
+
+class Backfill(StrEnum):
+    EASY = "easy"  # a reservation for the first that cannot start; others pass only if they do not delay it
+    SKIP = "skip"  # whatever fits starts; wide runs may wait long
+    NONE = "none"  # strictly in order
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Per person; 0 = no limit."""
+
+    running: int = 0
+    gpus: int = 0
+    queued: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    ordering: Ordering = Ordering.PRIORITY
+    backfill: Backfill = Backfill.EASY
+    backfill_depth: int = 1000  # runs looked at per pass behind the reservation
+    max_concurrent: int = 0  # active runs in all; 0 = no limit
+    max_queue: int = 200_000
+    limits: Limits = Limits()
+    user_limits: Mapping[str, Limits] = field(default_factory=dict)
+    aging_s: float = DAY_S  # waiting this long is worth one step of priority
+    sjf_aging: float = 0.1  # under sjf a second of waiting is worth this many seconds of expected time
+    half_life_s: float = 7 * DAY_S  # of used GPU-seconds under fair_share
+    default_expected_s: float = 4 * HOUR_S  # when nothing at all is known
+    preemption: bool = False
+    auto_retry: bool = True
+    retry_base_s: float = 5.0
+    retry_cap_s: float = 600.0
+
+    def limits_of(self, user: str) -> Limits:
+        return self.user_limits.get(user, self.limits)
+
+
+_AT_LEAST: Mapping[str, float] = {
+    "backfill_depth": 0,
+    "max_concurrent": 0,
+    "max_queue": 1,
+    "aging_s": 1,
+    "sjf_aging": 0,
+    "half_life_s": 60,
+    "default_expected_s": 1,
+    "retry_base_s": 0,
+    "retry_cap_s": 0,
+}
+
+
+def problems(policy: Policy) -> list[str]:
+    """Every field that makes no sense, in words; empty = fine."""
+    found = []
+    for name, least in _AT_LEAST.items():
+        value = getattr(policy, name)
+        if not math.isfinite(value) or value < least:
+            found.append(f"{name}: {value} is out of range, use {least:g} or more")
+    for who, limits in [("limits", policy.limits), *((f"user_limits[{u}]", x) for u, x in policy.user_limits.items())]:
+        for name in ("running", "gpus", "queued"):
+            if getattr(limits, name) < 0:
+                found.append(f"{who}.{name}: {getattr(limits, name)} is negative, use 0 for no limit")
+    return found

@@ -1,0 +1,80 @@
+"""The waiting runs that could start now, kept in order as they come and go.
+
+A lane holds the runs of one user and one shape, sorted. Within a lane runs are alike to the placer and to the limits, so
+a pass that finds a lane's first run unplaceable needs to look at no other run of that shape.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from rota.core.order import Key
+from rota.core.resources import Request
+
+
+class Lane:
+    __slots__ = ("request", "runs", "shape", "user")
+
+    def __init__(self, user: str, request: Request, shape: int, runs: list[tuple[Key, str]]) -> None:
+        self.user = user
+        self.request = request
+        self.shape = shape  # a number for the request, cheap to compare and to keep in sets
+        self.runs = runs  # (key, run id), first is next
+
+
+class Queue:
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[str, Request], Lane] = {}
+        self._where: dict[str, tuple[Lane, Key]] = {}
+        self._shapes: dict[Request, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, run_id: str) -> bool:
+        return run_id in self._where
+
+    def lanes(self) -> Iterator[Lane]:
+        return iter(self._lanes.values())
+
+    def add(self, run_id: str, user: str, request: Request, key: Key) -> None:
+        lane = self._lanes.get((user, request))
+        if lane is None:
+            shape = self._shapes.setdefault(request, len(self._shapes))
+            lane = self._lanes[user, request] = Lane(user, request, shape, [])
+        if not lane.runs or key > lane.runs[-1][0]:
+            lane.runs.append((key, run_id))
+        else:
+            insort(lane.runs, (key, run_id))
+        self._where[run_id] = (lane, key)
+
+    def remove(self, run_id: str) -> None:
+        lane, key = self._where.pop(run_id)
+        at = bisect_left(lane.runs, (key, run_id))
+        del lane.runs[at]
+        if not lane.runs:
+            del self._lanes[lane.user, lane.request]
+            if not self._lanes:
+                self._shapes.clear()  # shapes come from users: do not remember them for ever
+
+    def copy(self) -> Queue:
+        twin = Queue()
+        twin._shapes = dict(self._shapes)
+        for place, lane in self._lanes.items():
+            twin._lanes[place] = Lane(lane.user, lane.request, lane.shape, lane.runs.copy())
+        twin._where = {run_id: (twin._lanes[lane.user, lane.request], key) for run_id, (lane, key) in self._where.items()}
+        return twin
+
+    def ahead_of(self, run_id: str) -> Iterator[tuple[Key, str]]:
+        """Runs with a smaller key, lane by lane (fair share reorders the lanes; see decide)."""
+        _, key = self._where[run_id]
+        for lane in self._lanes.values():
+            for entry in lane.runs:
+                if entry[0] >= key:
+                    break
+                yield entry
+
+    def entries(self) -> Iterator[tuple[Lane, Key, str]]:
+        for run_id, (lane, key) in self._where.items():
+            yield lane, key, run_id

@@ -1,0 +1,63 @@
+"""Run it again? A value, decided in one place: a command's own failure is not retried, a vanished machine is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rota.core.policy import Policy
+from rota.core.predict import hash_text
+from rota.core.run import Cause, Exit, Run
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDecision:
+    again: bool
+    why: str
+    delay_s: float = 0.0
+    counts: bool = False  # against the run's max_retries
+
+
+def retry(exit: Exit, run: Run, policy: Policy) -> RetryDecision:
+    if exit.ok:
+        return RetryDecision(False, "")
+    match exit.cause:
+        case Cause.CANCELLED | Cause.NEVER_STARTED:
+            return RetryDecision(False, "cancelled")
+        case Cause.PREEMPTED:
+            return RetryDecision(True, "preempted")
+        case Cause.TIME_LIMIT:
+            return RetryDecision(False, f"time limit of {run.spec.time_limit_s:g} s reached")
+        case Cause.LOST:
+            return _limited(run, policy, exit.message or "its machine or supervisor was lost")
+        case Cause.LAUNCH_FAILED:
+            return RetryDecision(False, exit.message or "the command could not be started")
+        case Cause.EXITED:
+            why = describe(exit)
+            if run.spec.retry_failures:
+                return _limited(run, policy, why)
+            return RetryDecision(False, why)
+
+
+def describe(exit: Exit) -> str:
+    if exit.oom:
+        return "out of memory: the kernel killed it; ask for more memory_gb or use less"
+    if exit.signal == 9 or exit.code == 137:
+        return "killed by SIGKILL from outside Rota: often the machine ran out of memory"
+    if exit.signal is not None:
+        return f"ended by signal {exit.signal}"
+    return f"exit code {exit.code}"
+
+
+def _limited(run: Run, policy: Policy, why: str) -> RetryDecision:
+    if not policy.auto_retry:
+        return RetryDecision(False, f"{why}; retries are switched off")
+    if run.retries >= run.spec.max_retries:
+        return RetryDecision(False, f"{why}; {run.retries} of {run.spec.max_retries} retries used")
+    return RetryDecision(True, why, backoff_s(run, policy), counts=True)
+
+
+def backoff_s(run: Run, policy: Policy) -> float:
+    """Doubling, capped, and spread by a quarter so that a lost node's runs do not all come back in one instant."""
+    delay = min(policy.retry_cap_s, policy.retry_base_s * 2 ** min(run.retries, 30))
+    spread = hash_text(f"{run.id}{run.retries}") % 1000 / 1000
+    return delay * (1 + spread / 4)

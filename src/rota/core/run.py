@@ -1,0 +1,187 @@
+"""One run, one state machine. All transitions live in TABLE; docs/STATES.md is generated from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rota.core.resources import Placement, Request
+
+
+class RunState(StrEnum):
+    HELD = "held"
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+
+WAITING = frozenset({RunState.HELD, RunState.QUEUED})
+ACTIVE = frozenset({RunState.STARTING, RunState.RUNNING})
+ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.LOST})
+
+TABLE: Mapping[RunState, frozenset[RunState]] = {
+    RunState.HELD: frozenset({RunState.QUEUED, RunState.CANCELLED}),
+    RunState.QUEUED: frozenset({RunState.HELD, RunState.STARTING, RunState.CANCELLED, RunState.FAILED}),
+    RunState.STARTING: frozenset({RunState.RUNNING, RunState.QUEUED}) | ENDED,
+    RunState.RUNNING: frozenset({RunState.QUEUED}) | ENDED,
+    RunState.SUCCEEDED: frozenset(),
+    RunState.FAILED: frozenset(),
+    RunState.CANCELLED: frozenset(),
+    RunState.LOST: frozenset(),
+}
+
+
+class IllegalTransition(Exception):
+    """A bug: something tried a move that is not in TABLE."""
+
+
+def move(old: RunState, new: RunState) -> RunState:
+    if new not in TABLE[old]:
+        raise IllegalTransition(f"{old} -> {new}")
+    return new
+
+
+class Cause(StrEnum):
+    """How an attempt came to its end."""
+
+    EXITED = "exited"  # by itself; code or signal says how
+    TIME_LIMIT = "time_limit"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    LAUNCH_FAILED = "launch_failed"  # the command could not be begun; message says why
+    NEVER_STARTED = "never_started"  # stopped before it was claimed
+    LOST = "lost"  # its supervisor or its machine vanished
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of an attempt as its supervisor recorded it."""
+
+    cause: Cause
+    code: int | None = None  # of the first task that failed, else 0; None when a signal or worse ended it
+    signal: int | None = None
+    message: str = ""
+    oom: bool = False  # the kernel's OOM killer was seen at work
+    started_tick: float | None = None  # CLOCK_BOOTTIME seconds; None = the command never ran
+    ended_tick: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.cause is Cause.EXITED and self.code == 0
+
+
+class When(StrEnum):
+    """Which end of a dependency lets the dependent go on."""
+
+    SUCCEEDED = "succeeded"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+def satisfied(when: When, end: RunState) -> bool:
+    if when is When.ENDED:
+        return True
+    return (end is RunState.SUCCEEDED) == (when is When.SUCCEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    run_id: str
+    when: When = When.SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What was asked for. Never changes after the submit."""
+
+    name: str
+    argv: tuple[str, ...]  # a shell line is ("/bin/sh", "-c", line)
+    workdir: str
+    request: Request = Request()
+    env: Mapping[str, str] = field(default_factory=dict)
+    umask: int = 0o022
+    account: str | None = None  # unix account to run as; None = the server's own
+    priority: int = 2  # LOW 1, NORMAL 2, HIGH 3, CRITICAL 4
+    estimate_s: float | None = None  # how long it will take, by its submitter
+    time_limit_s: float | None = None  # how long it may take
+    depends_on: tuple[Dependency, ...] = ()
+    max_retries: int = 3  # for ends that are not the command's own fault
+    retry_failures: bool = False  # run again also when the command itself failed
+    preemptible: bool = False
+    checkpoint_signal: int = 15
+    grace_s: float = 10.0  # from the polite signal to SIGKILL
+    terminal: bool = False
+    log_cap_bytes: int = 1 << 30
+    labels: Mapping[str, str] = field(default_factory=dict)  # the doors' own words about it: sweep, chat session, ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Somebody asked a live attempt to end."""
+
+    cause: Cause
+    at: float
+    by: str
+    signal: int
+    grace_s: float
+    for_run: str = ""  # preemption: who gets the GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The live attempt of a run: it holds its placement until it is known dead."""
+
+    id: str
+    number: int
+    fence: int  # the server's epoch that planned it
+    placement: Placement
+    planned_at: float
+    planned_tick: float
+    expected_end: float
+    charged_gpu_s: float  # fair-share debit made at the start, trued up at the end
+    started_at: float | None = None
+    pid: int | None = None
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PastAttempt:
+    id: str
+    number: int
+    placement: Placement
+    planned_at: float
+    started_at: float | None
+    ended_at: float
+    exit: Exit
+    gpu_s: float  # GPU-seconds held, recorded once
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One entity behind every door. `attempt` is set exactly in ACTIVE states, `ended_at` exactly in ENDED ones."""
+
+    id: str
+    seq: int  # order of arrival
+    user: str
+    spec: Spec
+    state: RunState
+    priority: int
+    submitted_at: float
+    expected_s: float  # how long the scheduler believes it will run
+    expected_from: str  # "limit", "estimate", "history" or "default"
+    waiting_on: tuple[Dependency, ...] = ()
+    not_before: float = 0.0  # back-off after a retry
+    retries: int = 0
+    attempts_made: int = 0
+    attempt: Attempt | None = None
+    past: tuple[PastAttempt, ...] = ()  # the newest KEPT_ATTEMPTS; the store keeps all
+    ended_at: float | None = None
+    why: str = ""  # of the last change that needs a word: hold, requeue, end
+
+
+KEPT_ATTEMPTS = 20

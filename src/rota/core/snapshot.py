@@ -1,0 +1,47 @@
+"""What a decision sees: a read-only view of the state at one moment, good for as long as the version stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rota.core.board import Board
+from rota.core.policy import Policy
+from rota.core.queue import Queue
+from rota.core.run import Run
+from rota.core.state import State
+from rota.core.timeline import Timeline
+from rota.core.usage import Load, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    now: float
+    version: int
+    policy: Policy
+    paused: bool
+    board: Board  # copy before changing
+    queue: Queue
+    timeline: Timeline
+    runs: Mapping[str, Run]
+    usage: Mapping[str, Usage]
+    load: Mapping[str, Load]
+    active: int
+
+
+def snapshot(state: State, now: float) -> Snapshot:
+    now = max(now, state.at)
+    state.wake(now)
+    return Snapshot(
+        now=now,
+        version=state.version,
+        policy=state.policy,
+        paused=state.paused,
+        board=state.board,
+        queue=state.queue,
+        timeline=state.timeline,
+        runs=state.runs,
+        usage=state.usage,
+        load=state.load,
+        active=state.active,
+    )
