@@ -66,14 +66,8 @@ class Queue:
         twin._where = {run_id: (twin._lanes[lane.user, lane.request], key) for run_id, (lane, key) in self._where.items()}
         return twin
 
-    def ahead_of(self, run_id: str) -> Iterator[tuple[Key, str]]:
-        """Runs with a smaller key, lane by lane (fair share reorders the lanes; see decide)."""
-        _, key = self._where[run_id]
-        for lane in self._lanes.values():
-            for entry in lane.runs:
-                if entry[0] >= key:
-                    break
-                yield entry
+    def key_of(self, run_id: str) -> Key:
+        return self._where[run_id][1]
 
     def entries(self) -> Iterator[tuple[Lane, Key, str]]:
         for run_id, (lane, key) in self._where.items():
