@@ -10,11 +10,12 @@ import dataclasses
 import types
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
+_WRITERS: dict[Any, Convert] = {}
+_READERS: dict[Any, Convert] = {}
 
 
 def encode(value: Any) -> Any:
@@ -34,8 +35,14 @@ def _is_plain(hint: Any) -> bool:
     return hint in (int, float, str, bool, type(None)) or (isinstance(hint, type) and issubclass(hint, Enum))
 
 
-@cache
 def _writer(hint: Any) -> Convert:
+    made = _WRITERS.get(hint)
+    if made is None:
+        made = _WRITERS[hint] = _make_writer(hint)
+    return made
+
+
+def _make_writer(hint: Any) -> Convert:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         inner = [arg for arg in args if arg is not type(None)]
@@ -82,8 +89,14 @@ def _class_writer(cls: type) -> Convert:
     return write
 
 
-@cache
 def _reader(hint: Any) -> Convert:
+    made = _READERS.get(hint)
+    if made is None:
+        made = _READERS[hint] = _make_reader(hint)
+    return made
+
+
+def _make_reader(hint: Any) -> Convert:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         read = _reader(next(arg for arg in args if arg is not type(None)))

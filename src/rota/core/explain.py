@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from rota.core.backfill import reserve
 from rota.core.decide import bound_s, decide
 from rota.core.place import could_ever_fit, place
-from rota.core.policy import Backfill, Ordering
 from rota.core.plan import Plan, Reserve
+from rota.core.policy import Backfill, Ordering
 from rota.core.quota import Over, over
 from rota.core.resources import Placement, Request
 from rota.core.run import Run, RunState
@@ -25,7 +25,8 @@ SHOWN = 10  # blocking runs named per reason
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    code: str  # held dependency backoff paused max_concurrent user_runs user_gpus impossible nodes resources reservation order
+    code: str  # held dependency backoff paused max_concurrent user_runs user_gpus impossible nodes resources
+    # reservation order
     text: str
     runs: tuple[str, ...] = ()  # who stands in the way
     until: float | None = None
@@ -96,7 +97,9 @@ def _own(run: Run, now: float) -> list[Reason]:
         wanted = ", ".join(f"{d.run_id} ({d.when})" for d in run.waiting_on)
         reasons.append(Reason("dependency", f"waits for {wanted}", tuple(d.run_id for d in run.waiting_on)))
     if run.not_before > now:
-        reasons.append(Reason("backoff", f"retry {run.retries} of {run.spec.max_retries} backs off", until=run.not_before))
+        reasons.append(
+            Reason("backoff", f"retry {run.retries} of {run.spec.max_retries} backs off", until=run.not_before)
+        )
     return reasons
 
 
@@ -120,7 +123,7 @@ def _limits(snap: Snapshot, run: Run) -> list[Reason]:
         case Over.GPUS:
             text = f"{run.user} holds {load.gpus} GPUs and asks for {run.spec.request.gpus}, the limit is {limits.gpus}"
             code = "user_gpus"
-        case Over.NOTHING:
+        case _:
             return []
     mine = tuple(run_id for _, run_id in snap.timeline if snap.runs[run_id].user == run.user)
     return [Reason(code, text, mine[:SHOWN])]

@@ -10,6 +10,7 @@ from rota.core import events as e
 from rota.core.decide import decide
 from rota.core.ids import attempt_id
 from rota.core.reduce import reduce
+from rota.core.resources import Placement
 from rota.core.run import Cause, Exit, RunState
 from rota.core.snapshot import snapshot
 from rota.core.state import State
@@ -53,7 +54,7 @@ def _believed_end(world: State, run_id: str, end: float, now: float) -> float:
     return now + max(OVERRUN_S, (now - attempt.planned_at) / 4)
 
 
-def _planned(run_id: str, number: int, now: float, placement: e.Placement) -> e.Event:
+def _planned(run_id: str, number: int, now: float, placement: Placement) -> e.Event:
     return e.AttemptPlanned(
         at=now, run_id=run_id, attempt_id=attempt_id(run_id, number), tick=now, fence=0, placement=placement
     )

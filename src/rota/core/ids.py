@@ -1,4 +1,4 @@
-"""Names of things. A run is 12 hex characters; its n-th attempt is `<run>-<n>`, so an attempt's name says whose it is."""
+"""Names of things. A run is 12 hex characters; its n-th attempt is `<run>-<n>`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the person who runs the cluster can set. Policy = ordering x backfill x limits x preemption, all plain values."""
+"""What the person who runs the cluster can set. Policy = ordering x backfill x limits x preemption, plain values."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class History:
 
 
 def expectation(history: History, user: str, spec: Spec, default_s: float) -> tuple[float, str]:
-    """What the scheduler believes, and why: the submitter's estimate, else history, else the limit, else the default."""
+    """What the scheduler believes, and why: the submitter's estimate, else history, the limit, the default."""
     if spec.estimate_s is not None:
         believed, source = spec.estimate_s, "estimate"
     else:

@@ -1,7 +1,7 @@
 """The waiting runs that could start now, kept in order as they come and go.
 
-A lane holds the runs of one user and one shape, sorted. Within a lane runs are alike to the placer and to the limits, so
-a pass that finds a lane's first run unplaceable needs to look at no other run of that shape.
+A lane holds the runs of one user and one shape, sorted. Within a lane runs are alike to the placer and to the limits,
+so a pass that finds a lane's first run unplaceable needs to look at no other run of that shape.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Queue:
         twin._shapes = dict(self._shapes)
         for place, lane in self._lanes.items():
             twin._lanes[place] = Lane(lane.user, lane.request, lane.shape, lane.runs.copy())
-        twin._where = {run_id: (twin._lanes[lane.user, lane.request], key) for run_id, (lane, key) in self._where.items()}
+        for run_id, (lane, key) in self._where.items():
+            twin._where[run_id] = (twin._lanes[lane.user, lane.request], key)
         return twin
 
     def key_of(self, run_id: str) -> Key:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rota.core.policy import Policy
@@ -58,6 +59,6 @@ def _limited(run: Run, policy: Policy, why: str) -> RetryDecision:
 
 def backoff_s(run: Run, policy: Policy) -> float:
     """Doubling, capped, and spread by a quarter so that a lost node's runs do not all come back in one instant."""
-    delay = min(policy.retry_cap_s, policy.retry_base_s * 2 ** min(run.retries, 30))
+    delay = min(policy.retry_cap_s, math.ldexp(policy.retry_base_s, min(run.retries, 30)))
     spread = hash_text(f"{run.id}{run.retries}") % 1000 / 1000
     return delay * (1 + spread / 4)

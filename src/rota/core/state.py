@@ -18,6 +18,8 @@ from rota.core.run import ACTIVE, ENDED, Run, RunState
 from rota.core.timeline import Timeline
 from rota.core.usage import Load, Usage
 
+_PLAIN = ("version", "at", "epoch", "boot_id", "next_seq", "policy", "paused", "pause_why", "active", "waiting")
+
 
 class State:
     def __init__(self) -> None:
@@ -153,7 +155,7 @@ class State:
     def fork(self) -> State:
         """A copy to think on. Runs, nodes and policy are immutable and shared."""
         twin = State()
-        for name in ("version", "at", "epoch", "boot_id", "next_seq", "policy", "paused", "pause_why", "active", "waiting"):
+        for name in _PLAIN:
             setattr(twin, name, getattr(self, name))
         twin.nodes = dict(self.nodes)
         twin.runs = dict(self.runs)

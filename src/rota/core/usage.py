@@ -6,6 +6,7 @@ before the first of them has used a second; the end trues the charge up.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -17,7 +18,7 @@ class Usage:
     def decayed(self, now: float, half_life_s: float) -> float:
         if now <= self.at or not self.gpu_s:
             return self.gpu_s
-        return self.gpu_s * 0.5 ** min((now - self.at) / half_life_s, 1000.0)
+        return self.gpu_s * math.exp2(-min((now - self.at) / half_life_s, 1000.0))
 
     def charged(self, gpu_s: float, now: float, half_life_s: float) -> Usage:
         return Usage(max(0.0, self.decayed(now, half_life_s) + gpu_s), max(now, self.at))
