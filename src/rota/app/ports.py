@@ -1,4 +1,4 @@
-"""The sockets of the house: what `app` needs from the outside, as Protocols. Adapters implement these and nothing else."""
+"""The sockets of the house: what `app` needs from the outside, as Protocols for adapters to implement."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class LaunchOrder:
     log_cap_bytes: int = 1 << 30
     terminal: bool = False  # a pty that can be attached to, instead of a plain log
     confine: bool = False  # real GPUs: hide the device files of the others where the kernel lets us
+    checkpoint_dir: str | None = None  # made before the command runs, the account's own, kept across attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class LogChunk:
 
 
 class Backend(Protocol):
-    """Carries attempts. Every call is prompt, bounded and safe to repeat; news comes through `report`, from any thread."""
+    """Carries attempts. Every call is prompt, bounded and safe to repeat; news come through `report`, any thread."""
 
     def open(self, report: Callable[[Report], None]) -> None: ...
 
@@ -107,6 +108,9 @@ class Backend(Protocol):
 
     def read_log(self, attempt_id: str, offset: int, limit: int) -> LogChunk:
         """Bytes of the attempt's output; a negative offset counts from the end; no log yet is an empty chunk."""
+
+    def purge(self, before: float) -> int:
+        """Remove the records and logs of forgotten attempts that ended before this time (epoch s). Returns how many."""
 
     def close(self) -> None:
         """Stop watching. Attempts run on."""
@@ -189,7 +193,7 @@ class UserTotal:
 
 
 class Store(Protocol):
-    """Events and their projection rows, in one transaction; acknowledged = durable. One writer, made sure by a fence."""
+    """Events and their projection rows, in one transaction; acknowledged = durable. One writer, kept so by a fence."""
 
     def begin_epoch(self) -> int:
         """Take over: from here on appends of every earlier epoch are refused (Fenced)."""
@@ -219,7 +223,7 @@ class Store(Protocol):
         """The state from the newest checkpoint and the events after it: must equal load()."""
 
     def compact(self, state: State, before: float, keep_runs_since: float) -> int:
-        """Write a checkpoint of the live state, drop events older than `before`, ended runs older than `keep_runs_since`
-        and old idempotency keys. Returns how many rows went."""
+        """Write a checkpoint of the live state, drop events older than `before`, ended runs older than
+        `keep_runs_since` and old idempotency keys. Returns how many rows went."""
 
     def close(self) -> None: ...

@@ -40,6 +40,7 @@ class Layout:
         self.kinds = tuple(kinds)
         self.max_gpus = max((len(kind.gpus) for kind in self.kinds), default=0)
         self._eligible: dict[Request, tuple[tuple[int, int], ...]] = {}
+        self.possible: dict[Request, bool] = {}  # memo of place.could_ever_fit
 
     def eligible(self, request: Request) -> tuple[tuple[int, int], ...]:
         """(kind, bits of its GPUs that qualify) for each kind of node that could serve the request."""

@@ -89,7 +89,7 @@ class StopRequested(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(RunEvent):
-    """The attempt is known dead: its GPUs are free from here on. `next` is where the run goes: queued again, or its end."""
+    """The attempt is known dead: its GPUs are free from here on. `next`: queued again, or its end."""
 
     attempt_id: str
     exit: Exit

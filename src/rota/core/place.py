@@ -33,7 +33,12 @@ def place(board: Board, request: Request) -> Placement | None:
 
 def could_ever_fit(layout: Layout, request: Request) -> bool:
     """On an empty cluster with every node back and healthy: what this says no to is refused at the door."""
-    return place(_full(layout), request) is not None
+    known = layout.possible.get(request)
+    if known is None:
+        if len(layout.possible) > 10_000:  # shapes come from users: keep the memo bounded
+            layout.possible.clear()
+        known = layout.possible[request] = place(_full(layout), request) is not None
+    return known
 
 
 def _full(layout: Layout) -> Board:

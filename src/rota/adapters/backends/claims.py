@@ -1,0 +1,117 @@
+"""What the files and locks say about an attempt, and the two verdicts only the server writes: the veto and "lost"."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rota.adapters.backends import confine, procs, records
+from rota.core.run import Cause, Exit
+
+BURIAL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """No directory: nobody ever began it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The lock is held. `shim` and `tasks` are empty while it is being born."""
+
+    shim: tuple[int, int] | None  # pid and start time
+    task: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deserted:
+    """Claimed, not ended, and nobody holds the lock: its supervisor died."""
+
+
+Sight = Unclaimed | Held | Deserted | Exit
+
+
+def look(root: str, attempt_id: str, *, trust_pid: bool = False) -> Sight:
+    """The truth now. With trust_pid a pid record counts as alive without asking the lock: for one whose death will be told."""
+    directory = records.attempt_dir(root, attempt_id)
+    if (end := read_exit(directory)) is not None:
+        return end
+    if trust_pid and (held := _held(directory)).shim is not None:
+        return held
+    match records.locked(root, attempt_id):
+        case None:
+            return Unclaimed()
+        case True:
+            return _held(directory)
+        case False:  # an exit record comes before the lock is let go, so now it is there or never will be
+            return read_exit(directory) or Deserted()
+
+
+def read_exit(directory: str) -> Exit | None:
+    record = records.read(f"{directory}/exit")
+    if record is None:
+        return None
+    return Exit(
+        cause=Cause(record["cause"]),
+        code=record["code"],
+        signal=record["signal"],
+        message=record["message"],
+        oom=record["oom"],
+        started_tick=record["started_tick"],
+        ended_tick=record["ended_tick"],
+    )
+
+
+def veto(root: str, attempt_id: str, end: Exit) -> bool:
+    """Claim an attempt only to end it, so that no straggling order can ever begin it. False: somebody claimed it before."""
+    lock = records.claim(root, attempt_id, {"boot_id": procs.boot_id(), "shim": 0, "cgroup": ""}, exit_record(end))
+    if lock is None:
+        return False
+    os.close(lock)
+    return True
+
+
+def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None:
+    """Kill all that a deserted attempt left behind, then record it as lost. None: something of it does not die (yet)."""
+    directory = records.attempt_dir(root, attempt_id)
+    deadline = time.monotonic() + timeout_s
+    claim = records.read(f"{directory}/lock") or {}
+    group = str(claim.get("cgroup") or "")
+    if group and not confine.remove(group, timeout_s):
+        return None
+    if not procs.kill_marked(attempt_id, deadline):
+        return None
+    started = records.read(f"{directory}/pid") or {}
+    rebooted = claim.get("boot_id") != procs.boot_id()
+    end = Exit(
+        Cause.LOST,
+        message="the machine was restarted" if rebooted else "its supervisor was killed",
+        started_tick=None if rebooted else started.get("tick"),
+        ended_tick=None if rebooted else procs.boottime(),
+    )
+    records.publish(directory, "exit", records.dump(exit_record(end)), durable=True, replace=False)
+    return read_exit(directory)
+
+
+def exit_record(end: Exit) -> Mapping[str, Any]:
+    return {
+        "cause": str(end.cause),
+        "code": end.code,
+        "signal": end.signal,
+        "message": end.message,
+        "oom": end.oom,
+        "started_tick": end.started_tick,
+        "ended_tick": end.ended_tick,
+        "boot_id": procs.boot_id(),
+    }
+
+
+def _held(directory: str) -> Held:
+    record = records.read(f"{directory}/pid")
+    if record is None or record["start"] is None:
+        return Held(None, None)
+    return Held((record["pid"], record["start"]), record["tasks"][0])

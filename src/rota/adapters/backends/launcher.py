@@ -1,0 +1,149 @@
+"""The server's end of the zygote: start it, hand it orders without ever blocking, hear which shims ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from rota.adapters.backends import zygote
+from rota.app.ports import LaunchOrder
+
+MAX_QUEUED_BYTES = 64 << 20
+
+
+class Overloaded(Exception):
+    """More orders wait for the zygote than a healthy server can have."""
+
+
+class Launcher:
+    def __init__(self, root: Path, *, cgroups: bool, deny: Sequence[tuple[int, int]], prefix: Sequence[str] = ()) -> None:
+        self._root = root
+        self._prefix = list(prefix)  # tests run the zygote under strace
+        name = f"rota-{zlib.crc32(os.fsencode(root)):08x}"
+        settings = {"cgroups": cgroups, "cgroup_name": name, "deny": [list(device) for device in deny]}
+        self._set_up = frame("", settings)
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unsent = bytearray()
+        self._heard = b""
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> int:
+        """A new zygote; returns the descriptor to watch. Orders queued for the last one are gone: whoever sent them knows."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = self._spawn(theirs)
+        ours.setblocking(False)
+        with self._lock:
+            self._socket, self._unsent, self._heard = ours, bytearray(), b""
+        self.send(self._set_up)
+        return ours.fileno()
+
+    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        argv = [*self._prefix, sys.executable, "-I", "-S", "-X", "utf8", zygote.__file__, str(theirs.fileno())]
+        errors = os.open(self._root / "zygote.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            return subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                cwd=self._root,
+                env={},  # jobs get theirs in the order; nothing of the server's is to be read in /proc
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C at the server's terminal is not meant for jobs
+            )
+        finally:
+            os.close(errors)
+
+    def send(self, order: bytes) -> None:
+        """Hand over, or queue what the socket does not take. Nobody there is not an error: the order is sent again to the next."""
+        with self._lock:
+            if self._socket is None:
+                return
+            if len(self._unsent) + len(order) > MAX_QUEUED_BYTES:
+                raise Overloaded(f"{len(self._unsent)} bytes of orders wait for the launcher")
+            self._unsent += order
+            self._flush()
+
+    def flush(self) -> None:
+        with self._lock:
+            self._flush()
+
+    @property
+    def behind(self) -> bool:
+        return bool(self._unsent)
+
+    def _flush(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass  # the watcher flushes when there is room
+        except OSError:
+            self._unsent.clear()  # it died: the watcher reads that as end of file
+
+    def receive(self) -> list[str] | None:
+        """Attempts whose shims ended since last asked; None when the zygote itself is gone."""
+        assert self._socket is not None
+        try:
+            chunk = self._socket.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not chunk:
+            return None
+        *lines, self._heard = (self._heard + chunk).split(b"\n")
+        return [line.partition(b" ")[0].decode("ascii", "replace") for line in lines]
+
+    def stop(self) -> None:
+        """Close the line: the zygote leaves by itself, its shims live on."""
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+
+
+def frame(attempt_id: str, body: object) -> bytes:
+    content = f"{attempt_id}\n{json.dumps(body)}".encode("ascii")
+    return len(content).to_bytes(4, "big") + content
+
+
+def order_frame(order: LaunchOrder) -> bytes:
+    tasks = [{"gpus": task.gpus, "env": dict(task.env)} for task in order.tasks]
+    body = {
+        "id": order.attempt_id,
+        "argv": order.argv,
+        "env": dict(order.env),
+        "workdir": order.workdir,
+        "tasks": tasks,
+        "umask": order.umask,
+        "account": order.account,
+        "time_limit_s": order.time_limit_s,
+        "grace_s": order.grace_s,
+        "log_cap_bytes": order.log_cap_bytes,
+        "terminal": order.terminal,
+        "confine": order.confine,
+    }
+    return frame(order.attempt_id, body)

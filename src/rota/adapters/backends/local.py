@@ -1,0 +1,282 @@
+"""The local backend: attempts as processes of this machine, each under a shim of its own that outlives the server.
+
+What is true of an attempt is in its files and its lock (see records, claims); this class remembers only which attempts somebody waits
+for, so that it can say `Started` and `Ended`. `Started` may be left out when the end was seen first. Reports are made by the watcher's
+thread, with no lock held; the same end may be reported again when asked for again (launch or stop of an attempt that is over).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rota.adapters.backends import claims, logs, procs, records
+from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
+from rota.adapters.backends.watch import Watcher
+from rota.adapters.backends.zygote import MAX_FRAME
+from rota.app.ports import Absent, Ended, LaunchOrder, Live, LogChunk, Observation, Report, Started, StopOrder
+from rota.core.ids import is_attempt_id
+from rota.core.run import Cause, Exit
+
+MAX_TRIES = 3  # orders for one attempt whose shims die before they claim it
+GONE_WAIT_S = 2.0
+LOOK_AGAIN_S = 0.02
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What we remember of an attempt somebody waits for."""
+
+    order: bytes = b""  # kept until it is claimed, to be sent again if the zygote dies
+    tries: int = 1
+    ours: bool = False  # our zygote's: it will tell us when the shim ends
+    started: bool = False  # reported
+    pidfd: int = -1  # of a shim that is not our zygote's
+    burying: bool = False
+
+
+class LocalBackend:
+    def __init__(
+        self, root: Path, *, cgroups: bool = True, deny: Sequence[tuple[int, int]] = (), zygote_prefix: Sequence[str] = ()
+    ) -> None:
+        self._root = str(root.absolute())
+        self._launcher = Launcher(Path(self._root), cgroups=cgroups, deny=deny, prefix=zygote_prefix)
+        self._known: dict[str, _Attempt] = {}
+        self._lock = threading.Lock()  # guards _known; never held while reporting
+        self._news = threading.Condition(self._lock)
+        self._watcher: Watcher | None = None
+        self._undertaker: ThreadPoolExecutor | None = None
+        self._report: Callable[[Report], None] = lambda report: None
+
+    # -- the port
+
+    def open(self, report: Callable[[Report], None]) -> None:
+        self._report = report
+        for name in ("", "attempts", "live", "tmp", "checkpoints"):
+            os.makedirs(f"{self._root}/{name}", mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(f"{self._root}/nudge", 0o600)
+        self._clear_tmp()
+        self._undertaker = ThreadPoolExecutor(2, "rota-undertaker")
+        self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
+        self._watcher.start()
+
+    def launch(self, order: LaunchOrder) -> None:
+        name = _checked(order.attempt_id)
+        content = order_frame(order)
+        if len(content) > MAX_FRAME or not order.argv or not order.tasks:
+            self._refuse(name, "the order is too large" if order.argv and order.tasks else "there is nothing to run")
+            return
+        with self._lock:
+            if name in self._known:
+                self._soon(name)
+                return
+            self._known[name] = _Attempt(content, ours=True)
+        if os.path.exists(records.attempt_dir(self._root, name)):
+            with self._lock:
+                if (attempt := self._known.get(name)) is not None:
+                    attempt.ours = False
+            self._soon(name)
+            return
+        self._send(name, content)
+
+    def stop(self, attempt_id: str, order: StopOrder) -> None:
+        name = _checked(attempt_id)
+        directory = records.attempt_dir(self._root, name)
+        never = Exit(Cause.NEVER_STARTED, message="stopped before it was started", ended_tick=procs.boottime())
+        if (os.path.exists(directory) or not claims.veto(self._root, name, never)) and claims.read_exit(directory) is None:
+            content = {"cause": order.cause, "signal": int(order.signal), "grace_s": order.grace_s}
+            records.publish(directory, "stop", records.dump(content))
+            # The shim records its pid and then looks for a stop; we the other way round. One of the two sees the other.
+            sight = claims.look(self._root, name)
+            if isinstance(sight, claims.Held) and sight.shim is not None:
+                procs.send_to(*sight.shim, signal.SIGUSR1)
+        self._adopt(name)
+
+    def observe(self, attempt_id: str) -> Observation:
+        name = _checked(attempt_id)
+        sight = claims.look(self._root, name)
+        if isinstance(sight, claims.Deserted):
+            self._await_gone(name)
+            sight = claims.bury(self._root, name) or claims.Held(None, None)  # what does not die, lives
+        match sight:
+            case Exit():
+                return sight
+            case claims.Held(_, task):
+                self._adopt(name)
+                return Live(task)
+            case _:
+                return Absent()
+
+    def strays(self) -> Collection[str]:
+        return [name for name in os.listdir(f"{self._root}/live") if is_attempt_id(name)]
+
+    def forget(self, attempt_id: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._root}/live/{_checked(attempt_id)}")
+
+    def read_log(self, attempt_id: str, offset: int, limit: int) -> LogChunk:
+        return logs.read_log(self._root, _checked(attempt_id), offset, limit)
+
+    def close(self) -> None:
+        if self._watcher is None:
+            return
+        self._watcher.stop()
+        self._launcher.stop()
+        if self._undertaker is not None:
+            self._undertaker.shutdown(wait=False, cancel_futures=True)
+        for attempt in self._known.values():
+            if attempt.pidfd >= 0:
+                os.close(attempt.pidfd)
+        self._known.clear()
+        self._watcher = None
+
+    # -- in any thread
+
+    def _send(self, name: str, content: bytes) -> None:
+        try:
+            self._launcher.send(content)
+        except Overloaded as error:
+            self._refuse(name, str(error))
+            return
+        if self._launcher.behind and self._watcher is not None:
+            self._watcher.wake()
+
+    def _adopt(self, name: str) -> None:
+        with self._lock:
+            self._known.setdefault(name, _Attempt())
+        self._soon(name)
+
+    def _soon(self, name: str) -> None:
+        if self._watcher is not None:
+            self._watcher.post(lambda: self._settle(name))
+
+    def _refuse(self, name: str, why: str) -> None:
+        """An order that cannot even be handed over: ended on record, like any other failure to launch."""
+        claims.veto(self._root, name, Exit(Cause.LAUNCH_FAILED, code=126, message=why, ended_tick=procs.boottime()))
+        self._adopt(name)
+
+    def _await_gone(self, name: str) -> None:
+        """Our zygote kills what a dead shim of its own leaves behind, even without cgroup and marker. Give it the time."""
+        with self._news:
+            self._news.wait_for(lambda: not ((attempt := self._known.get(name)) and attempt.ours), GONE_WAIT_S)
+
+    def _clear_tmp(self) -> None:
+        """Claims that were never made. A name ends in the pid of its maker; one that lives may still be at it."""
+        for entry in os.listdir(f"{self._root}/tmp"):
+            maker = entry.split(".")[1:2]
+            if not maker or not maker[0].isdigit() or procs.start_time(int(maker[0])) is None:
+                with contextlib.suppress(OSError):
+                    records.discard(f"{self._root}/tmp/{entry}")
+
+    # -- in the watcher's thread
+
+    def _settle(self, name: str) -> None:
+        """Look at the files and do what they ask for. Harmless at any time, for any name."""
+        attempt = self._known.get(name)
+        if attempt is None or attempt.burying:
+            return
+        match claims.look(self._root, name, trust_pid=attempt.ours):
+            case Exit() as end:
+                self._finish(name, end)
+            case claims.Held(shim, task):
+                attempt.order = b""
+                if task is not None and not attempt.started:
+                    attempt.started = True
+                    self._report(Started(name, task))
+                if not attempt.ours and attempt.pidfd < 0:
+                    self._follow(name, attempt, shim)
+            case claims.Deserted() if not attempt.ours:
+                attempt.burying = True
+                assert self._undertaker is not None
+                self._undertaker.submit(self._bury, name)
+            case claims.Unclaimed() if not attempt.ours:
+                self._try_again(name, attempt)
+            case _:
+                pass  # our zygote will say when its shim is gone
+
+    def _finish(self, name: str, end: Exit) -> None:
+        with self._lock:
+            attempt = self._known.pop(name, None)
+        if attempt is None:
+            return
+        if attempt.pidfd >= 0 and self._watcher is not None:
+            self._watcher.unfollow(attempt.pidfd)
+        self._report(Ended(name, end))
+
+    def _follow(self, name: str, attempt: _Attempt, shim: tuple[int, int] | None) -> None:
+        """Be told of the end of a shim that is not our zygote's."""
+        assert self._watcher is not None
+        pidfd = -1
+        if shim is not None:
+            with contextlib.suppress(OSError):
+                pidfd = os.pidfd_open(shim[0])
+                if procs.start_time(shim[0]) != shim[1]:
+                    os.close(pidfd)  # dead, and the number is a stranger's or a zombie's
+                    pidfd = -1
+        if pidfd < 0:  # being born, or just dead while a child of it still holds the lock: soon it is clear which
+            self._watcher.later(LOOK_AGAIN_S, lambda: self._settle(name))
+            return
+        attempt.pidfd = pidfd
+
+        def ended() -> None:
+            attempt.pidfd = -1
+            self._settle(name)
+
+        self._watcher.follow(pidfd, ended)
+
+    def _gone(self, name: str) -> None:
+        """Our zygote says the shim of this attempt ended, and that nothing it left behind lives."""
+        with self._news:
+            attempt = self._known.get(name)
+            if attempt is None:
+                return
+            attempt.ours = False
+            self._news.notify_all()
+        self._settle(name)
+
+    def _reborn(self) -> None:
+        """There is a new zygote; of the shims of the last one we now have to see for ourselves."""
+        with self._news:
+            names = list(self._known)
+            for attempt in self._known.values():
+                attempt.ours = False
+            self._news.notify_all()
+        for name in names:
+            self._settle(name)
+
+    def _try_again(self, name: str, attempt: _Attempt) -> None:
+        """Nobody claimed it and nobody is on the way. Safe: of two claims one fails."""
+        if not attempt.order:
+            with self._lock:
+                self._known.pop(name, None)
+            return
+        attempt.tries += 1
+        if attempt.tries > MAX_TRIES:
+            self._refuse(name, "the launcher failed again and again; see zygote.log")
+            return
+        attempt.ours = True
+        self._send(name, attempt.order)
+
+    # -- in the undertaker's threads
+
+    def _bury(self, name: str) -> None:
+        end = claims.bury(self._root, name)
+        attempt = self._known.get(name)
+        if attempt is not None:
+            attempt.burying = False
+        watcher = self._watcher
+        if watcher is not None:
+            watcher.post(lambda: self._settle(name) if end is not None else watcher.later(1.0, lambda: self._settle(name)))
+
+
+def _checked(attempt_id: str) -> str:
+    if not is_attempt_id(attempt_id):
+        raise ValueError(f"not an attempt id: {attempt_id!r}")
+    return attempt_id

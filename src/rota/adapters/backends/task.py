@@ -1,0 +1,159 @@
+"""The last steps of a forked child before it becomes the user's command. Runs between fork and exec; never returns.
+
+It does its preparations while the shim records its pid, then waits for the shim's word: a child whose shim died before that
+reads the end of the pipe instead and leaves, so nothing runs that is not on record.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+
+from rota.adapters.backends import confine
+from rota.adapters.backends.procs import MARKER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # as a shell would say
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Refused(Exception):
+    """The command cannot be begun; the text is for the user."""
+
+    def __init__(self, message: str, code: int = NOT_RUNNABLE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Account:
+    """Whom to become. `privileged` is false when that is who we are anyway."""
+
+    def __init__(self, name: str) -> None:
+        import pwd  # only where an account is named: the look-up may go over the network
+
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            raise Refused(f"no such account on this machine: {name}") from None
+        self.name, self.uid, self.gid, self.home = name, entry.pw_uid, entry.pw_gid, entry.pw_dir
+        self.privileged = os.geteuid() == 0
+        if not self.privileged and os.geteuid() != self.uid:
+            raise Refused(f"cannot run as {name}: the server is not root")
+
+
+def begin(order: dict[str, Any], rank: int, account: Account | None, fds: Fds, groups: list[str]) -> NoReturn:
+    code = NOT_RUNNABLE
+    try:
+        _prepare(order, account, fds, groups)
+        env = _environment(order, rank, account)
+        if os.read(fds.go, 1) == b"":
+            os._exit(NOT_RUNNABLE)  # the shim died, or gave up, before we were released
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _exec(order["argv"], env)
+    except Refused as refusal:
+        code = refusal.code
+        _tell(fds, code, str(refusal))
+    except BaseException as error:  # a forked child must never return into the shim's code
+        _tell(fds, code, f"cannot start the command: {type(error).__name__}: {error}")
+    finally:
+        os._exit(code)
+
+
+class Fds:
+    """What the child holds besides the standard three; all close on exec."""
+
+    def __init__(self, stdin: int, output: int, go: int, release: int, errors: int) -> None:
+        self.stdin, self.output, self.go, self.release, self.errors = stdin, output, go, release, errors
+
+
+def _prepare(order: dict[str, Any], account: Account | None, fds: Fds, groups: list[str]) -> None:
+    shim = os.getppid()
+    os.close(fds.release)  # else the end of the pipe would never be seen
+    os.setsid()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two, and ignored signals survive exec
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    for group in groups:
+        confine.join(group)
+    os.dup2(fds.stdin, 0)
+    os.dup2(fds.output, 1)
+    os.dup2(fds.output, 2)
+    os.umask(order["umask"])
+    if account is not None:
+        _become(account)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after setuid, which clears it
+    if os.getppid() != shim or shim == 1:
+        os._exit(NOT_RUNNABLE)  # it died before the line above took effect
+    _enter(order["workdir"], account)
+
+
+def _become(account: Account) -> None:
+    if account.privileged:
+        os.initgroups(account.name, account.gid)
+        os.setgid(account.gid)
+        os.setuid(account.uid)
+        libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _enter(workdir: str, account: Account | None) -> None:
+    if not workdir.startswith("/"):
+        raise Refused(f"workdir is not an absolute path: {workdir}")
+    try:
+        os.chdir(workdir)
+    except FileNotFoundError:
+        raise Refused(f"workdir does not exist: {workdir} (create it or submit from another directory)") from None
+    except NotADirectoryError:
+        raise Refused(f"workdir is not a directory: {workdir}") from None
+    except PermissionError:
+        who = account.name if account else "the server's account"
+        raise Refused(f"workdir is not open to {who}: {workdir}") from None
+
+
+def _environment(order: dict[str, Any], rank: int, account: Account | None) -> dict[str, str]:
+    env: dict[str, str] = {**order["env"], **order["tasks"][rank]["env"]}
+    if account is not None:
+        for key, value in (("HOME", account.home), ("USER", account.name), ("LOGNAME", account.name)):
+            env.setdefault(key, value)
+    env[MARKER] = order["id"]
+    return env
+
+
+def _exec(argv: list[str], env: dict[str, str]) -> NoReturn:
+    """As execvp: look along the *job's* PATH, and give a script without an interpreter line to the shell."""
+    name = argv[0]
+    if "/" in name:
+        places = [name]
+    else:
+        places = [f"{place or '.'}/{name}" for place in env.get("PATH", DEFAULT_PATH).split(":")]
+    denied = ""
+    for place in places:
+        try:
+            os.execve(place, argv, env)
+        except OSError as error:
+            if error.errno == errno.ENOEXEC:
+                os.execve("/bin/sh", ["/bin/sh", place, *argv[1:]], env)
+            if error.errno == errno.E2BIG:
+                raise Refused("the command line and environment are too long for the kernel") from None
+            if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.exists(place):
+                continue
+            denied = denied or f"cannot run {name}: {error.strerror} ({place})"
+    if denied:
+        raise Refused(denied)
+    raise Refused(f"command not found: {name}", NOT_FOUND)
+
+
+def _tell(fds: Fds, code: int, message: str) -> None:
+    """To the shim, and to whoever reads the log."""
+    text = message[:2000].replace("\n", " ")
+    try:
+        os.write(fds.errors, f"{code} {text}\n".encode(errors="surrogateescape"))
+        os.write(fds.output, f"rota: {text}\n".encode(errors="surrogateescape"))
+    except OSError:
+        pass  # the shim still sees our exit code

@@ -1,0 +1,70 @@
+"""The directory a server keeps its things in, and the lock that says whose it is.
+
+The lock is a flock on an open file: the kernel drops it when the process dies, however it dies, so that a leftover file
+never blocks a start. The text in the file is only for people.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+
+class DataDirError(Exception):
+    """The data directory cannot be used; the message says why and what to do."""
+
+
+class DataDirBusy(DataDirError):
+    """Another server holds it."""
+
+
+class DataDir:
+    """Held for as long as this object is open."""
+
+    def __init__(self, path: Path, lock_fd: int) -> None:
+        self.path = path
+        self._lock_fd: int | None = lock_fd
+
+    def close(self) -> None:
+        """Let the next server in. The file stays: removing it would let two servers lock two different files."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+
+def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
+    where = Path(path).expanduser().absolute()
+    try:
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        where.chmod(0o700)
+        # os.open sets O_CLOEXEC: a job that outlives the server must not keep the lock alive
+        lock_fd = os.open(where / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise DataDirError(f"cannot use {where} as the data directory: {error.strerror}") from error
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _sign(lock_fd)
+    except BlockingIOError as error:
+        holder = _holder(lock_fd)
+        os.close(lock_fd)
+        raise DataDirBusy(
+            f"another Rota server{holder} is using {where}; stop it or choose another --data-dir"
+        ) from error
+    except OSError as error:
+        os.close(lock_fd)
+        raise DataDirError(f"cannot lock {where}: {error.strerror}") from error
+    return DataDir(where, lock_fd)
+
+
+def _sign(lock_fd: int) -> None:
+    os.ftruncate(lock_fd, 0)
+    started = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    os.pwrite(lock_fd, f"{os.getpid()} {started}\n".encode(), 0)
+
+
+def _holder(lock_fd: int) -> str:
+    """' (pid 123, since ...)'; empty when it has not signed yet."""
+    pid, _, since = os.pread(lock_fd, 100, 0).decode("ascii", "replace").strip().partition(" ")
+    return f" (pid {pid}, since {since})" if pid.isdigit() else ""

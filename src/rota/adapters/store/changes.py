@@ -1,0 +1,124 @@
+"""Which rows a batch of events writes: derived from the events and the state they were reduced into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rota.adapters.store import rows
+from rota.app.ports import KeyRecord, StoreBroken
+from rota.core import codec
+from rota.core import events as e
+from rota.core.run import PastAttempt, Run
+from rota.core.state import State
+
+Params = list[tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class Changes:
+    """Parameters of each statement, in the order in which the store executes them."""
+
+    events: Params = field(default_factory=list)
+    new_runs: Params = field(default_factory=list)
+    changed_runs: Params = field(default_factory=list)
+    attempts: Params = field(default_factory=list)
+    gone_nodes: Params = field(default_factory=list)
+    nodes: Params = field(default_factory=list)
+    settings: Params = field(default_factory=list)
+    usage: Params = field(default_factory=list)
+    keys: Params = field(default_factory=list)
+
+
+_SETTING_OF: dict[type[e.Event], str] = {
+    e.PolicySet: "policy",
+    e.SchedulingPaused: "paused",
+    e.SchedulingResumed: "paused",
+    e.ServerStarted: "server",
+}
+_CHARGING = (e.AttemptPlanned, e.AttemptEnded)
+_CHANGING_NODE = (e.NodeDrained, e.NodeResumed)
+
+
+def changes(events: Sequence[e.Event], state: State, keys: Sequence[KeyRecord]) -> Changes:
+    found = Changes(keys=[rows.key_row(record) for record in keys])
+    specs: dict[str, str] = {}  # of the runs submitted in this batch
+    settings: set[str] = set()
+    charged: set[str] = set()
+    nodes = _Nodes()
+    seq = state.version - len(events)
+    for event in events:
+        seq += 1
+        found.events.append(rows.event_row(seq, event, specs))
+        if isinstance(event, e.RunEvent):
+            if isinstance(event, _CHARGING):
+                run = _touched(state, event.run_id)
+                charged.add(run.user)
+                if isinstance(event, e.AttemptEnded):
+                    found.attempts.append(rows.attempt_row(run, _past(run, event.attempt_id)))
+        elif type(event) in _SETTING_OF:
+            settings.add(_SETTING_OF[type(event)])
+        else:
+            nodes.note(seq, event)
+    for run in state.touched.values():
+        if run.id in specs:
+            found.new_runs.append(rows.new_run_row(run, specs[run.id]))
+        else:
+            found.changed_runs.append(rows.changed_run_row(run))
+    found.gone_nodes, found.nodes = nodes.rows(state)
+    if settings:
+        found.settings = setting_rows(state, settings)
+    found.usage = [usage_row(user, state) for user in charged if user in state.usage]
+    return found
+
+
+def setting_rows(state: State, names: set[str]) -> Params:
+    bodies = {name: rows.dumps(body) for name, body in rows.settings_of(state).items() if name in names}
+    return [(name, body, rows.checksum(name, body)) for name, body in bodies.items()]
+
+
+def usage_row(user: str, state: State) -> tuple[Any, ...]:
+    usage = state.usage[user]
+    return (rows.to_column(user), usage.gpu_s, usage.at, rows.checksum(user, float(usage.gpu_s), float(usage.at)))
+
+
+def _touched(state: State, run_id: str) -> Run:
+    run = state.touched.get(run_id)
+    if run is None:
+        raise StoreBroken(f"a bug: run {run_id} has an event but was not touched")
+    return run
+
+
+def _past(run: Run, attempt_id: str) -> PastAttempt:
+    for past in reversed(run.past):
+        if past.id == attempt_id:
+            return past
+    # a run remembers its newest KEPT_ATTEMPTS; that many cannot end in one batch, since each start is committed first
+    raise StoreBroken(f"a bug: attempt {attempt_id} ended but its run does not remember it")
+
+
+class _Nodes:
+    """A node keeps its place in the order until it is removed; its place is the seq of the event that brought it."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        self.gone: set[str] = set()
+
+    def note(self, seq: int, event: e.Event) -> None:
+        if isinstance(event, e.NodeSeen):
+            self.places.setdefault(event.node.id, seq)
+        elif isinstance(event, e.NodeRemoved):
+            self.places.pop(event.node_id, None)
+            self.gone.add(event.node_id)
+        elif isinstance(event, _CHANGING_NODE):
+            self.places.setdefault(event.node_id, seq)
+        else:
+            raise StoreBroken(f"a bug: the store does not know what {type(event).__name__} changes")
+
+    def rows(self, state: State) -> tuple[Params, Params]:
+        written = []
+        for node_id, place in self.places.items():
+            body = rows.dumps(codec.encode(state.nodes[node_id]))
+            written.append((rows.to_column(node_id), place, body, rows.checksum(node_id, body)))
+        return [(rows.to_column(node_id),) for node_id in self.gone], written

@@ -1,0 +1,72 @@
+"""The live state as one blob, and the state from a blob and the events after it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from rota.adapters.store import rows
+from rota.adapters.store.rows import Damaged
+from rota.app.ports import StoredEvent
+from rota.core import codec
+from rota.core import events as e
+from rota.core.node import Node
+from rota.core.policy import Policy
+from rota.core.reduce import StaleEvent, reduce
+from rota.core.run import ENDED, IllegalTransition, Run
+from rota.core.state import State
+from rota.core.usage import Usage
+
+
+def pack(state: State) -> bytes:
+    body = {
+        "version": state.version,
+        "at": state.at,
+        "next_seq": state.next_seq,
+        **rows.settings_of(state),
+        "nodes": [codec.encode(node) for node in state.nodes.values()],
+        "usage": {user: codec.encode(usage) for user, usage in state.usage.items()},
+        "runs": [codec.encode(run) for run in state.runs.values() if run.state not in ENDED],
+    }
+    return zlib.compress(rows.dumps(body).encode("ascii"), 1)
+
+
+def unpack(seq: int, blob: bytes, sum_: int) -> State:
+    """Facts only: the caller builds the indices."""
+    if zlib.crc32(blob) != sum_:
+        raise Damaged("checkpoints", seq, "is not what was written")
+    try:
+        return _state(rows.loads(zlib.decompress(blob).decode("ascii")))
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise Damaged("checkpoints", seq, f"cannot be read: {error!r}") from error
+
+
+def _state(body: dict[str, Any]) -> State:
+    state = State()
+    state.version, state.at, state.next_seq = body["version"], body["at"], body["next_seq"]
+    state.policy = codec.decode(Policy, body["policy"])
+    state.paused, state.pause_why = body["paused"]["paused"], body["paused"]["why"]
+    state.epoch, state.boot_id = body["server"]["epoch"], body["server"]["boot_id"]
+    for item in body["nodes"]:
+        node = codec.decode(Node, item)
+        state.nodes[node.id] = node
+    state.usage = {user: codec.decode(Usage, item) for user, item in body["usage"].items()}
+    for item in body["runs"]:
+        run = codec.decode(Run, item)
+        state.runs[run.id] = run
+    return state
+
+
+def replay_onto(state: State, stored: Iterable[StoredEvent]) -> None:
+    """Reduce the events; ended runs leave the state, as they leave the live one."""
+    for item in stored:
+        if item.seq != state.version + 1:
+            raise Damaged("events", state.version + 1, f"is missing: {item.seq} follows {state.version}")
+        try:
+            reduce(state, item.event)
+        except (KeyError, ValueError, StaleEvent, IllegalTransition) as error:
+            raise Damaged("events", item.seq, f"does not follow from what was before: {error!r}") from error
+        if isinstance(item.event, e.RunEvent) and state.runs[item.event.run_id].state in ENDED:
+            state.retire(item.event.run_id)
+        state.touched.clear()

@@ -1,0 +1,264 @@
+"""Runs, attempts, events and small bodies as rows, and back.
+
+A row that does not say what was written (its sum is wrong) or that cannot be read raises Damaged, naming table and id.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+from zlib import crc32
+
+from rota.app.ports import KeyRecord, StoreBroken, StoredEvent
+from rota.core import codec
+from rota.core import events as e
+from rota.core.resources import gpu_count
+from rota.core.run import ENDED, Attempt, Dependency, PastAttempt, Run, RunState, Spec
+
+T = TypeVar("T")
+Row = Any  # a sequence of column values: a driver's tuple or SQLAlchemy's Row
+
+dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+loads = json.JSONDecoder().decode
+
+
+class Damaged(StoreBroken):
+    def __init__(self, table: str, row_id: object, why: str) -> None:
+        super().__init__(f"table {table}, row {row_id!r}: {why}")
+
+
+# -- text -----------------------------------------------------------------------------------------------------------
+# JSON text is plain ASCII, but names stand in columns of their own: PostgreSQL takes no NUL, and no database takes the
+# lone surrogates that stand for bytes outside UTF-8 in names from the system. U+001A marks such a character.
+_ODD = re.compile("[\x00\x1a\ud800-\udfff]")
+_MARKED = re.compile("\x1a([0-9a-f]{4})")
+
+
+def to_column(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return str(text)
+    return _ODD.sub(lambda odd: f"\x1a{ord(odd[0]):04x}", text)
+
+
+def from_column(text: str) -> str:
+    return _MARKED.sub(lambda mark: chr(int(mark[1], 16)), text) if "\x1a" in text else text
+
+
+def checksum(*parts: object) -> int:
+    return crc32("\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass"))
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------
+RUN_COLUMNS = "seq id user state priority submitted_at ended_at spec spec_sum facts facts_sum".split()
+_IN_COLUMNS = {"seq", "id", "user", "state", "priority", "submitted_at", "ended_at", "spec"}
+_IN_FACTS = {
+    "expected_s",
+    "expected_from",
+    "waiting_on",
+    "not_before",
+    "retries",
+    "attempts_made",
+    "attempt",
+    "past",
+    "why",
+}
+if _IN_COLUMNS | _IN_FACTS != {field.name for field in fields(Run)}:  # a new field of Run must not get lost here
+    raise TypeError("rows.py does not write every field of Run")
+
+
+def facts_text(run: Run) -> str:
+    """By hand and not by the codec: this runs for every change of every run. Defaults are left out, as the codec does."""
+    facts: dict[str, Any] = {"expected_s": run.expected_s, "expected_from": run.expected_from}
+    if run.waiting_on:
+        facts["waiting_on"] = [codec.encode(dependency) for dependency in run.waiting_on]
+    if run.not_before:
+        facts["not_before"] = run.not_before
+    if run.retries:
+        facts["retries"] = run.retries
+    if run.attempts_made:
+        facts["attempts_made"] = run.attempts_made
+    if run.attempt is not None:
+        facts["attempt"] = codec.encode(run.attempt)
+    if run.past:
+        facts["past"] = [codec.encode(past) for past in run.past]
+    if run.why:
+        facts["why"] = run.why
+    return dumps(facts)
+
+
+def _facts_sum(run: Run, facts: str) -> int:
+    ended = "" if run.ended_at is None else float(run.ended_at)
+    return checksum(run.id, run.seq, run.user, run.state, run.priority, float(run.submitted_at), ended, facts)
+
+
+def new_run_row(run: Run, spec: str) -> tuple[Any, ...]:
+    """In the order of the table's columns."""
+    facts = facts_text(run)
+    return (
+        run.seq,
+        run.id,
+        to_column(run.user),
+        to_column(run.spec.name),
+        str(run.state),
+        0 if run.state in ENDED else 1,
+        run.priority,
+        run.spec.request.gpus,
+        run.submitted_at,
+        run.ended_at,
+        spec,
+        checksum(run.id, spec),
+        facts,
+        _facts_sum(run, facts),
+    )
+
+
+def changed_run_row(run: Run) -> tuple[Any, ...]:
+    """In the order of the UPDATE's parameters."""
+    facts = facts_text(run)
+    live = 0 if run.state in ENDED else 1
+    return (str(run.state), live, run.priority, run.ended_at, facts, _facts_sum(run, facts), run.seq)
+
+
+class RunReader:
+    """Reads many run rows; equal specs are decoded once and shared, since runs come in sweeps and templates."""
+
+    def __init__(self) -> None:
+        self._specs: dict[str, Spec] = {}
+
+    def read(self, row: Row) -> Run:
+        seq, run_id, user, state, priority, submitted_at, ended_at, spec, spec_sum, facts, facts_sum = row
+        user = from_column(user)
+        ended = "" if ended_at is None else ended_at
+        if facts_sum != checksum(run_id, seq, user, state, priority, submitted_at, ended, facts):
+            raise Damaged("runs", run_id, "its facts are not what was written")
+        try:
+            return Run(
+                id=run_id,
+                seq=seq,
+                user=user,
+                spec=self.spec(run_id, spec, spec_sum),
+                state=RunState(state),
+                priority=priority,
+                submitted_at=submitted_at,
+                ended_at=ended_at,
+                **_read_facts(facts),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise Damaged("runs", run_id, f"cannot be read: {error!r}") from error
+
+    def spec(self, run_id: str, text: str, sum_: int) -> Spec:
+        if sum_ != checksum(run_id, text):
+            raise Damaged("runs", run_id, "its spec is not what was written")
+        spec = self._specs.get(text)
+        if spec is None:
+            if len(self._specs) >= 10_000:  # every spec different: do not keep all their texts
+                self._specs.clear()
+            spec = self._specs[text] = codec.decode(Spec, loads(text))
+        return spec
+
+
+def _read_facts(text: str) -> dict[str, Any]:
+    facts: dict[str, Any] = loads(text)
+    if len(facts) > 2:
+        if "waiting_on" in facts:
+            facts["waiting_on"] = tuple([codec.decode(Dependency, item) for item in facts["waiting_on"]])
+        if "attempt" in facts:
+            facts["attempt"] = codec.decode(Attempt, facts["attempt"])
+        if "past" in facts:
+            facts["past"] = tuple([codec.decode(PastAttempt, item) for item in facts["past"]])
+    return facts
+
+
+# -- attempts -------------------------------------------------------------------------------------------------------
+def attempt_row(run: Run, past: PastAttempt) -> tuple[Any, ...]:
+    body = dumps(codec.encode(past))
+    return (
+        past.id,
+        run.id,
+        past.number,
+        to_column(run.user),
+        gpu_count(past.placement),
+        past.planned_at,
+        past.started_at,
+        past.ended_at,
+        str(past.exit.cause),
+        past.exit.code,
+        past.gpu_s,
+        body,
+        checksum(past.id, body),
+    )
+
+
+def read_attempt(row: Row) -> PastAttempt:
+    attempt_id, body, sum_ = row
+    return read_body("attempts", attempt_id, PastAttempt, body, sum_)
+
+
+def read_body(table: str, row_id: str, cls: type[T], body: str, sum_: int) -> T:
+    if sum_ != checksum(row_id, body):
+        raise Damaged(table, row_id, "is not what was written")
+    try:
+        return codec.decode(cls, loads(body))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(table, row_id, f"cannot be read: {error!r}") from error
+
+
+# -- events ---------------------------------------------------------------------------------------------------------
+EVENT_COLUMNS = "seq at type version run_id by body sum".split()
+
+
+def event_row(seq: int, event: e.Event, specs: dict[str, str]) -> tuple[Any, ...]:
+    """In the order of the table's columns. The text of a submitted spec is also left in `specs` for the run's row."""
+    body = e.encode(event)
+    at = float(body.pop("at"))
+    by = to_column(body.pop("by", "rota"))
+    run_id = body.pop("run_id", None)
+    if isinstance(event, e.RunSubmitted):
+        spec = specs[event.run_id] = dumps(body.pop("spec"))
+        text = f'{dumps(body)[:-1]},"spec":{spec}}}'
+    else:
+        text = dumps(body)
+    kind, version = type(event).__name__, event.VERSION
+    return (seq, at, kind, version, run_id, by, text, checksum(seq, at, kind, version, run_id, by, text))
+
+
+def read_event(row: Row) -> StoredEvent:
+    seq, at, kind, version, run_id, by, text, sum_ = row
+    if sum_ != checksum(seq, at, kind, version, run_id, by, text):
+        raise Damaged("events", seq, "is not what was written")
+    try:
+        body = loads(text)
+        body["at"], body["by"] = at, from_column(by)
+        if run_id is not None:
+            body["run_id"] = run_id
+        return StoredEvent(seq, e.decode(kind, version, body))
+    except (e.UnknownEvent, KeyError, TypeError, ValueError) as error:
+        raise Damaged("events", seq, str(error)) from error
+
+
+# -- keys -----------------------------------------------------------------------------------------------------------
+def key_row(record: KeyRecord) -> tuple[Any, ...]:
+    names = (to_column(record.principal), to_column(record.key), to_column(record.digest))
+    return (*names, record.run_id, record.at)
+
+
+def read_key(row: Row) -> KeyRecord:
+    principal, key, digest, run_id, at = row
+    return KeyRecord(from_column(principal), from_column(key), from_column(digest), run_id, at)
+
+
+# -- the head -------------------------------------------------------------------------------------------------------
+def head_sum(epoch: int, version: int, at: float, next_seq: int, live: int) -> int:
+    return checksum(epoch, version, float(at), next_seq, live)
+
+
+def settings_of(state: Any) -> Mapping[str, Any]:
+    """The settings a state holds, by key; each is one row."""
+    return {
+        "policy": codec.encode(state.policy),
+        "paused": {"paused": state.paused, "why": state.pause_why},
+        "server": {"epoch": state.epoch, "boot_id": state.boot_id},
+    }

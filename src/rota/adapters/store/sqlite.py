@@ -1,0 +1,121 @@
+"""SQLite: one file, WAL, synchronous=FULL.
+
+Exactly one connection writes and checkpoints; all others are opened read-only. That is what keeps SQLite before 3.51.3
+safe, which can lose commits when two connections write and checkpoint at once.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import NullPool, QueuePool
+
+from rota.app.ports import StoreBroken, StoreBusy, StoreError, StoreFull
+
+BUSY_S = 2.0
+FULL_BELOW_BYTES = 1 << 20
+
+_BUSY, _LOCKED, _IOERR, _CORRUPT, _FULL, _NOTADB = 5, 6, 10, 11, 13, 26
+_IOERR_FSYNC, _IOERR_DIR_FSYNC = _IOERR | 4 << 8, _IOERR | 5 << 8
+
+
+def driver() -> ModuleType:
+    """pysqlite3 brings a SQLite of its own, newer than most systems'."""
+    try:
+        import pysqlite3.dbapi2 as module
+    except ImportError:
+        import sqlite3 as module
+    found: ModuleType = module
+    return found
+
+
+def uri(path: Path, options: str) -> str:
+    return f"file:{quote(str(path))}?{options}"
+
+
+def engine(path: Path, options: str, begin: str, *pragmas: str, pooled: bool = False) -> Engine:
+    module = driver()
+
+    def connect() -> Any:
+        # isolation_level=None: the driver starts no transactions of its own, so that BEGIN is exactly what we say
+        raw = module.connect(
+            uri(path, options), uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=64
+        )
+        try:
+            for pragma in pragmas:
+                raw.execute(f"PRAGMA {pragma}").fetchall()
+        except module.Error:
+            raw.close()
+            raise
+        return raw
+
+    if pooled:
+        made = create_engine(
+            "sqlite://", module=module, creator=connect, poolclass=QueuePool, pool_size=4, max_overflow=12, pool_timeout=5
+        )
+    else:
+        made = create_engine("sqlite://", module=module, creator=connect, poolclass=NullPool)
+    event.listen(made, "begin", lambda connection: connection.exec_driver_sql(begin))
+    return made
+
+
+class SqliteDatabase:
+    """An existing, checked file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.readers = engine(path, "mode=ro", "BEGIN", "temp_store=MEMORY", pooled=True)
+        self._writing = engine(
+            path,
+            "mode=rw",
+            "BEGIN IMMEDIATE",
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=OFF",
+            "temp_store=MEMORY",
+            "cache_size=-32000",
+            f"journal_size_limit={64 << 20}",
+        )
+
+    def connect_writer(self) -> Connection:
+        try:
+            return self._writing.connect()
+        except SQLAlchemyError as error:
+            raise self.translate(error) from error
+
+    def reconnect_writer(self) -> Connection:
+        return self.connect_writer()
+
+    def translate(self, error: SQLAlchemyError) -> StoreError:
+        cause = error.orig if isinstance(error, DBAPIError) else None
+        code = getattr(cause, "sqlite_errorcode", None)
+        if cause is None or code is None:
+            return StoreBroken(f"{self.path}: {error}")
+        return self.meaning(code, str(cause))
+
+    def meaning(self, code: int, text: str) -> StoreError:
+        text = f"{self.path}: {text} (SQLite error {code})"
+        if code & 0xFF in (_BUSY, _LOCKED):
+            return StoreBusy(text)
+        if code & 0xFF == _FULL:
+            return StoreFull(text)
+        if code & 0xFF == _IOERR and code not in (_IOERR_FSYNC, _IOERR_DIR_FSYNC) and self._no_space():
+            return StoreFull(text)  # growing the shared-memory file on a full disk comes as a plain I/O error
+        return StoreBroken(text)
+
+    def _no_space(self) -> bool:
+        try:
+            there = os.statvfs(self.path.parent)
+        except OSError:
+            return False
+        return there.f_bavail * there.f_frsize < FULL_BELOW_BYTES
+
+    def close(self) -> None:
+        self.readers.dispose()
+        self._writing.dispose()

@@ -1,0 +1,196 @@
+"""The Store: events and their projection rows, in one transaction."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from rota.adapters.store import rows
+from rota.adapters.store import schema as s
+from rota.adapters.store.changes import changes
+from rota.adapters.store.checkpoint import pack, replay_onto, unpack
+from rota.adapters.store.database import Database
+from rota.adapters.store.load import collector_off, load_state
+from rota.adapters.store.sql import Statements
+from rota.adapters.store.writer import Writer, run_many
+from rota.app.ports import Fenced, KeyRecord, RunFilter, StoreBroken, StoredEvent, UserTotal
+from rota.core.events import Event
+from rota.core.run import ENDED, PastAttempt, Run
+from rota.core.state import State
+
+MOST = 10_000  # rows in one answer
+DROPPED_AT_ONCE = 20_000  # rows of one table in one compact(): the engine waits for it
+CHECKPOINT_EVERY = 10_000  # events
+
+
+class SqlStore:
+    """See rota.app.ports.Store. `append`, `compact` and `begin_epoch` come from one thread, reads from any."""
+
+    def __init__(self, database: Database, writer: Connection) -> None:
+        self._database = database
+        self._sql = Statements(writer.dialect)
+        self._writer = Writer(database, writer, self._sql)
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+    def begin_epoch(self) -> int:
+        return self._writer.begin_epoch()
+
+    def append(self, events: Sequence[Event], state: State, keys: Sequence[KeyRecord] = ()) -> None:
+        if not events:
+            if keys:
+                raise ValueError("idempotency keys come with the events they answer for")
+            return
+        found = changes(events, state, keys)
+        sql = self._sql
+        batch = (
+            (sql.insert_event, found.events),
+            (sql.insert_run, found.new_runs),
+            (sql.update_run, found.changed_runs),
+            (sql.insert_attempt, found.attempts),
+            (sql.delete_node, found.gone_nodes),
+            (sql.upsert_node, found.nodes),
+            (sql.upsert_setting, found.settings),
+            (sql.upsert_usage, found.usage),
+            (sql.insert_key, found.keys),
+        )
+        self._writer.commit(state.version, batch, self._head(state, state.version - len(events)))
+
+    def _head(self, state: State, before: int) -> tuple[Any, ...]:
+        epoch = self._writer.epoch
+        if epoch is None:
+            raise Fenced("this server has not begun an epoch")
+        live = state.waiting + state.active
+        sum_ = rows.head_sum(epoch, state.version, state.at, state.next_seq, live)
+        return (state.version, state.at, state.next_seq, live, sum_, epoch, before)
+
+    def compact(self, state: State, before: float, keep_runs_since: float) -> int:
+        """At most DROPPED_AT_ONCE rows of a table go in one call; call again while something went."""
+        with self._writer.transaction() as connection:
+            self._writer.move(connection, self._head(state, state.version))
+            last_old = self._last_before(connection, before, state.version)
+            newest = connection.execute(select(func.max(s.checkpoints.c.seq))).scalar() or 0
+            if last_old > newest or state.version - newest >= CHECKPOINT_EVERY:
+                blob = pack(state)
+                connection.execute(delete(s.checkpoints))
+                connection.execute(insert(s.checkpoints), self._checkpoint(state, blob))
+            return self._drop(connection, last_old, before, keep_runs_since)
+
+    def _last_before(self, connection: Connection, before: float, version: int) -> int:
+        """Seq of the last event of the log's old part. Times hardly ever go back, so the part ends at the first new one."""
+        first_new = select(s.events.c.seq).where(s.events.c.at >= before).order_by(s.events.c.seq).limit(1)
+        seq = connection.execute(first_new).scalar()
+        return version if seq is None else int(seq) - 1
+
+    def _checkpoint(self, state: State, blob: bytes) -> dict[str, Any]:
+        return {"seq": state.version, "at": state.at, "body": blob, "sum": zlib.crc32(blob)}
+
+    def _drop(self, connection: Connection, last_old: int, before: float, keep_runs_since: float) -> int:
+        old_runs = (
+            select(s.runs.c.id)
+            .where(s.runs.c.live == 0, s.runs.c.ended_at < keep_runs_since)
+            .order_by(s.runs.c.ended_at)
+            .limit(DROPPED_AT_ONCE)
+        )
+        ids = list(connection.execute(old_runs).scalars())
+        oldest = connection.execute(select(func.min(s.events.c.seq))).scalar() or 0
+        upto = min(last_old, oldest + DROPPED_AT_ONCE)
+        dropped = connection.execute(delete(s.events).where(s.events.c.seq <= upto)).rowcount
+        if ids:
+            dropped += run_many(connection, self._sql.delete_attempts, [(run_id,) for run_id in ids])
+            dropped += run_many(connection, self._sql.delete_run, [(run_id,) for run_id in ids])
+        return dropped + connection.execute(delete(s.keys).where(s.keys.c.at < before)).rowcount
+
+    # -- the whole state --------------------------------------------------------------------------------------------
+    def load(self) -> State:
+        with self._read() as connection:
+            return load_state(connection)
+
+    def replay(self) -> State:
+        with self._read() as connection, collector_off():
+            newest = connection.execute(select(s.checkpoints).order_by(s.checkpoints.c.seq.desc()).limit(1)).one_or_none()
+            state = State() if newest is None else unpack(newest.seq, newest.body, newest.sum)
+            state.index_all()
+            later = select(s.events).where(s.events.c.seq > state.version).order_by(s.events.c.seq)
+            for chunk in connection.execute(later).partitions(2_000):
+                replay_onto(state, map(rows.read_event, chunk))
+            _, _, version, *_ = connection.exec_driver_sql(self._sql.read_head).one()
+            if state.version != version:
+                raise StoreBroken(f"table events: the log ends at {state.version}, {version} was written")
+            return state
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+    def run(self, run_id: str) -> Run | None:
+        with self._read() as connection:
+            row = connection.exec_driver_sql(self._sql.get_run, (rows.to_column(run_id),)).one_or_none()
+            return None if row is None else rows.RunReader().read(row)
+
+    def runs(self, which: RunFilter) -> Sequence[Run]:
+        query = select(*(s.runs.c[name] for name in rows.RUN_COLUMNS))
+        if which.user is not None:
+            query = query.where(s.runs.c.user == rows.to_column(which.user))
+        if which.states:
+            query = query.where(s.runs.c.state.in_(sorted(map(str, which.states))))
+            if which.states <= ENDED:  # in words the partial indices understand
+                query = query.where(s.runs.c.live == 0)
+            elif not which.states & ENDED:
+                query = query.where(s.runs.c.live == 1)
+        if which.before is not None:
+            query = query.where(s.runs.c.seq < which.before)
+        query = query.order_by(s.runs.c.seq.desc()).limit(_bounded(which.limit))
+        reader = rows.RunReader()
+        with self._read() as connection:
+            return [reader.read(row) for row in connection.execute(query)]
+
+    def attempts(self, run_id: str) -> Sequence[PastAttempt]:
+        a = s.attempts.c
+        query = select(a.id, a.body, a.sum).where(a.run_id == rows.to_column(run_id)).order_by(a.number.desc()).limit(MOST)
+        with self._read() as connection:
+            return [rows.read_attempt(row) for row in reversed(connection.execute(query).all())]
+
+    def key(self, principal: str, key: str) -> KeyRecord | None:
+        with self._read() as connection:
+            wanted = (rows.to_column(principal), rows.to_column(key))
+            row = connection.exec_driver_sql(self._sql.get_key, wanted).one_or_none()
+            return None if row is None else rows.read_key(row)
+
+    def events(self, after: int, limit: int, run_id: str | None = None) -> Sequence[StoredEvent]:
+        query = select(s.events).where(s.events.c.seq > after).order_by(s.events.c.seq).limit(_bounded(limit))
+        if run_id is not None:
+            query = query.where(s.events.c.run_id == rows.to_column(run_id))
+        with self._read() as connection:
+            return [rows.read_event(row) for row in connection.execute(query)]
+
+    def totals(self, since: float, until: float) -> Sequence[UserTotal]:
+        a = s.attempts.c
+        query = (
+            select(a.user, func.count(), func.sum(a.gpu_s))
+            .where(a.ended_at >= since, a.ended_at < until)
+            .group_by(a.user)
+            .order_by(func.sum(a.gpu_s).desc(), a.user)
+            .limit(MOST)
+        )
+        with self._read() as connection:
+            return [UserTotal(rows.from_column(user), n, gpu_s) for user, n, gpu_s in connection.execute(query)]
+
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        """One moment of the database, whatever is written meanwhile."""
+        try:
+            with self._database.readers.connect() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise self._database.translate(error) from error
+
+    def close(self) -> None:
+        self._database.readers.dispose()  # first: on SQLite the last connection to go folds the WAL in, if it may write
+        self._writer.close()
+        self._database.close()
+
+
+def _bounded(limit: int) -> int:
+    return max(0, min(limit, MOST))

@@ -1,0 +1,130 @@
+"""The one connection that writes: its transactions, its fence, and what to do when a commit's answer is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from rota.adapters.store import rows
+from rota.adapters.store import schema as s
+from rota.adapters.store.database import Database, Lost
+from rota.adapters.store.sql import Statements
+from rota.app.ports import Fenced, StoreBroken, StoreError
+
+
+class Writer:
+    def __init__(self, database: Database, connection: Connection, sql: Statements) -> None:
+        self._database = database
+        self._connection: Connection | None = connection
+        self._sql = sql
+        self._lock = threading.Lock()
+        self._doubt: int | None = None  # the version of a commit whose answer was lost
+        self.epoch: int | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """All or nothing, and usable again after any error whose cause is gone."""
+        with self._lock:
+            connection = self._connection or self._reconnect()
+            try:
+                with connection.begin():
+                    yield connection
+            except SQLAlchemyError as error:
+                raise self._failed(error) from error
+
+    def commit(self, version: int, batch: Sequence[tuple[str, Sequence[tuple[Any, ...]]]], head: tuple[Any, ...]) -> None:
+        """Move the head from `version - n` on and write the rows; see `move_head` for the parameters."""
+        with self._lock:
+            connection = self._connection or self._reconnect()
+            if self._doubt is not None and self._settle(connection, version):
+                return
+            try:
+                with connection.begin() as transaction:
+                    self.move(connection, head)
+                    for sql, params in batch:
+                        if params:
+                            run_many(connection, sql, params)
+                    self._doubt = version
+                    transaction.commit()
+            except SQLAlchemyError as error:
+                failed = self._failed(error)
+                if isinstance(failed, Lost) and self._doubt is not None:
+                    if self._settle(self._reconnect(), version):
+                        return
+                else:
+                    self._doubt = None
+                raise failed from error
+            except BaseException:
+                self._doubt = None
+                raise
+            self._doubt = None
+
+    def begin_epoch(self) -> int:
+        with self.transaction() as connection:
+            # the write comes first: it takes the row's lock, so that what is read next is what we change
+            connection.execute(s.head.update().values(epoch=s.head.c.epoch + 1))
+            _, epoch, version, at, next_seq, live, _ = connection.exec_driver_sql(self._sql.read_head).one()
+            connection.execute(s.head.update().values(sum=rows.head_sum(epoch, version, at, next_seq, live)))
+        self.epoch = int(epoch)
+        return self.epoch
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def move(self, connection: Connection, head: tuple[Any, ...]) -> None:
+        if connection.exec_driver_sql(self._sql.move_head, head).rowcount == 1:
+            return
+        _, epoch, version, *_ = connection.exec_driver_sql(self._sql.read_head).one()
+        if epoch != self.epoch:
+            raise Fenced(f"a newer server owns the store: it is in epoch {epoch}, this one in {self.epoch}")
+        raise StoreBroken(f"out of step: the store stands at event {version}, the batch begins after {head[-1]}")
+
+    def _failed(self, error: SQLAlchemyError) -> StoreError:
+        failed = self._database.translate(error)
+        if isinstance(failed, Lost) and self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
+        return failed
+
+    def _reconnect(self) -> Connection:
+        connection = self._database.reconnect_writer()
+        try:
+            _, epoch, *_ = connection.exec_driver_sql(self._sql.read_head).one()
+            connection.rollback()
+        except SQLAlchemyError as error:
+            connection.close()
+            raise self._database.translate(error) from error
+        if self.epoch is not None and epoch != self.epoch:
+            connection.close()
+            raise Fenced(f"a newer server owns the store: it is in epoch {epoch}, this one in {self.epoch}")
+        self._connection = connection
+        return connection
+
+    def _settle(self, connection: Connection, version: int) -> bool:
+        """The answer to a commit was lost with the connection. True = it was made, and `version` is that very batch."""
+        try:
+            _, _, there, *_ = connection.exec_driver_sql(self._sql.read_head).one()
+            connection.rollback()
+        except SQLAlchemyError as error:
+            raise self._failed(error) from error
+        doubted, self._doubt = self._doubt, None
+        if there != doubted:
+            return False
+        if version == doubted:
+            return True
+        raise StoreBroken(f"event {there} was committed although its answer was lost; restart to take it in")
+
+
+def run_many(connection: Connection, sql: str, params: Sequence[tuple[Any, ...]]) -> int:
+    """How many rows it changed. One row goes the short way: drivers make executemany dearer than execute."""
+    result = connection.exec_driver_sql(sql, params[0] if len(params) == 1 else list(params))
+    return result.rowcount

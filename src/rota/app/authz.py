@@ -1,0 +1,73 @@
+"""Who may do what: one table. Rows are roles, columns are acts, a cell says on whose things."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from rota.app.errors import Forbidden
+
+
+class Role(StrEnum):
+    ADMIN = "admin"
+    USER = "user"
+    AGENT = "agent"
+    VIEWER = "viewer"
+
+
+class Act(StrEnum):
+    SUBMIT = "submit"
+    CANCEL = "cancel"
+    HOLD = "hold"
+    RELEASE = "release"
+    REPRIORITISE = "reprioritise"
+    RERUN = "rerun"
+    SET_POLICY = "set the policy"
+    PAUSE = "pause or resume scheduling"
+    DRAIN = "drain or resume a node"
+
+
+class On(Enum):
+    NOTHING = 0
+    OWN = 1
+    ANY = 2
+
+
+_PERSONAL = dict.fromkeys((Act.SUBMIT, Act.CANCEL, Act.HOLD, Act.RELEASE, Act.REPRIORITISE, Act.RERUN), On.OWN)
+
+MAY: Mapping[Role, Mapping[Act, On]] = {
+    Role.ADMIN: dict.fromkeys(Act, On.ANY),
+    Role.USER: _PERSONAL,
+    # an agent has less power than the person it acts for: it cannot move its own runs up
+    Role.AGENT: {act: scope for act, scope in _PERSONAL.items() if act is not Act.REPRIORITISE},
+    Role.VIEWER: {},
+}
+
+HIGHEST_PRIORITY: Mapping[Role, int] = {Role.ADMIN: 4, Role.USER: 4, Role.AGENT: 2, Role.VIEWER: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody who acts. An agent acts for a person and owns nothing that is not that person's."""
+
+    name: str
+    role: Role
+    acts_for: str = ""
+
+    @property
+    def owner(self) -> str:
+        """In whose name its runs are."""
+        return self.acts_for or self.name
+
+
+HOUSE = Principal("rota", Role.ADMIN)
+
+
+def authorise(who: Principal, act: Act, owner: str | None = None) -> None:
+    scope = MAY[who.role].get(act, On.NOTHING)
+    if scope is On.ANY or (scope is On.OWN and owner is not None and owner == who.owner):
+        return
+    if scope is On.OWN and owner is not None:
+        raise Forbidden(f"{who.name} may not {act} what belongs to {owner}; ask {owner} or an admin")
+    raise Forbidden(f"{who.name} ({who.role}) may not {act}; ask an admin")

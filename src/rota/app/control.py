@@ -1,0 +1,78 @@
+"""Cancel, hold, release, reprioritise: what people do to a run that is there."""
+
+from __future__ import annotations
+
+import math
+
+from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, authorise
+from rota.app.commands import Cancel, Hold, Release, Reprioritise
+from rota.app.desk import Desk
+from rota.app.errors import Conflict, Invalid
+from rota.app.settle import end_dependents
+from rota.core import events as e
+from rota.core.run import ACTIVE, ENDED, Cause, Run, RunState
+
+SIGTERM = 15
+
+
+def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
+    run = desk.live(command.run_id)
+    authorise(who, Act.CANCEL, run.user)
+    if run.state in ENDED:  # ended earlier in this very batch
+        raise Conflict(f"run {run.id} has already ended ({run.state})")
+    grace_s = run.spec.grace_s if command.grace_s is None else command.grace_s
+    if not (math.isfinite(grace_s) and 0 <= grace_s <= 86400):
+        raise Invalid(f"grace_s: {grace_s} is not between 0 and 86400 seconds", "grace_s")
+    if run.state not in ACTIVE:
+        why = command.why or f"cancelled by {who.name}"
+        desk.write(e.RunEnded(at=desk.now, by=who.name, run_id=run.id, state=RunState.CANCELLED, why=why))
+        end_dependents(desk, run.id)
+        return desk.state.runs[run.id]
+    attempt = run.attempt
+    assert attempt is not None
+    stop = attempt.stop
+    if stop is None or stop.cause is not Cause.CANCELLED or grace_s < stop.grace_s:
+        desk.write(
+            e.StopRequested(
+                at=desk.now,
+                by=who.name,
+                run_id=run.id,
+                attempt_id=attempt.id,
+                cause=Cause.CANCELLED,
+                signal=SIGTERM,
+                grace_s=grace_s,
+            )
+        )
+    return desk.state.runs[run.id]
+
+
+def hold(desk: Desk, who: Principal, command: Hold) -> Run:
+    run = desk.live(command.run_id)
+    authorise(who, Act.HOLD, run.user)
+    if run.state is RunState.HELD:
+        return run
+    if run.state is not RunState.QUEUED:
+        raise Conflict(f"run {run.id} is {run.state}; only a waiting run can be held, a running one can be cancelled")
+    desk.write(e.RunHeld(at=desk.now, by=who.name, run_id=run.id, why=command.why or f"by {who.name}"))
+    return desk.state.runs[run.id]
+
+
+def release(desk: Desk, who: Principal, command: Release) -> Run:
+    run = desk.live(command.run_id)
+    authorise(who, Act.RELEASE, run.user)
+    if run.state is not RunState.HELD:
+        raise Conflict(f"run {run.id} is not held ({run.state})")
+    desk.write(e.RunReleased(at=desk.now, by=who.name, run_id=run.id))
+    return desk.state.runs[run.id]
+
+
+def reprioritise(desk: Desk, who: Principal, command: Reprioritise) -> Run:
+    run = desk.live(command.run_id)
+    authorise(who, Act.REPRIORITISE, run.user)
+    if not 1 <= command.priority <= HIGHEST_PRIORITY[who.role]:
+        raise Invalid(f"priority: {command.priority} is not from 1 to {HIGHEST_PRIORITY[who.role]}", "priority")
+    if run.state not in (RunState.HELD, RunState.QUEUED):
+        raise Conflict(f"run {run.id} is {run.state}; only a waiting run's priority can be changed")
+    if run.priority != command.priority:
+        desk.write(e.RunReprioritised(at=desk.now, by=who.name, run_id=run.id, priority=command.priority))
+    return desk.state.runs[run.id]

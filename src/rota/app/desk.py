@@ -1,0 +1,48 @@
+"""Where commands are worked on: the state, the time, and the events written so far in this batch.
+
+A handler reads the state, refuses or writes events; each event is reduced at once, so that the next command of the same
+batch already sees it. Nothing is acknowledged before the whole batch is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rota.app.authz import Principal
+from rota.app.errors import NotFound
+from rota.app.ports import KeyRecord, Store
+from rota.core.events import Event
+from rota.core.reduce import reduce
+from rota.core.run import Run
+from rota.core.state import State
+
+
+class Desk:
+    def __init__(self, state: State, store: Store, now: float, tick: float, new_id: Callable[[], str]) -> None:
+        self.state = state
+        self.store = store
+        self.now = max(now, state.at)  # events never go back in time, whatever the clock does
+        self.tick = tick
+        self.new_id = new_id
+        self.events: list[Event] = []
+        self.keys: dict[tuple[str, str], KeyRecord] = {}
+
+    def write(self, event: Event) -> None:
+        reduce(self.state, event)
+        self.events.append(event)
+
+    def live(self, run_id: str) -> Run:
+        """A run that has not ended, or a refusal that tells unknown from ended."""
+        run = self.state.runs.get(run_id)
+        if run is None:
+            raise NotFound(f"no run {run_id!r}: it is unknown, or has ended", "run_id")
+        return run
+
+    def any(self, run_id: str) -> Run:
+        run = self.state.runs.get(run_id) or self.store.run(run_id)
+        if run is None:
+            raise NotFound(f"no run {run_id!r}", "run_id")
+        return run
+
+    def key(self, who: Principal, key: str) -> KeyRecord | None:
+        return self.keys.get((who.name, key)) or self.store.key(who.name, key)

@@ -1,0 +1,93 @@
+"""From a planned attempt to the order a backend gets: its environment, its tasks, its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rota.app.ports import Backend, LaunchOrder, StopOrder, Task
+from rota.core.predict import hash_text
+from rota.core.resources import bits
+from rota.core.run import Attempt, Run
+from rota.core.state import State
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def launch(backend: Backend, state: State, run: Run, checkpoints: str) -> None:
+    attempt = run.attempt
+    assert attempt is not None
+    spec = run.spec
+    backend.launch(
+        LaunchOrder(
+            attempt_id=attempt.id,
+            argv=spec.argv,
+            env=_environment(run, attempt, f"{checkpoints}/{run.id}"),
+            workdir=spec.workdir,
+            tasks=_tasks(state, run, attempt),
+            umask=spec.umask,
+            account=spec.account,
+            time_limit_s=spec.time_limit_s,
+            grace_s=spec.grace_s,
+            log_cap_bytes=spec.log_cap_bytes,
+            terminal=spec.terminal,
+            confine=any(not state.nodes[part.node].simulated for part in attempt.placement),
+            checkpoint_dir=f"{checkpoints}/{run.id}",
+        )
+    )
+
+
+def stop(backend: Backend, run: Run) -> None:
+    attempt = run.attempt
+    assert attempt is not None
+    assert attempt.stop is not None
+    asked = attempt.stop
+    backend.stop(attempt.id, StopOrder(cause=asked.cause.value, signal=asked.signal, grace_s=asked.grace_s))
+
+
+def _environment(run: Run, attempt: Attempt, checkpoint_dir: str) -> Mapping[str, str]:
+    nodes = [part.node for part in attempt.placement]
+    env = {"PATH": PATH, "LANG": "C.UTF-8", **run.spec.env}
+    inside_slurm = "SLURM_JOB_ID" in run.spec.env
+    env |= {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "ROTA_JOB_ID": run.id,
+        "ROTA_JOB_NAME": run.spec.name,
+        "ROTA_ATTEMPT": str(attempt.number),
+        "ROTA_USER": run.user,
+        "ROTA_NODES": str(len(nodes)),
+        "ROTA_NODELIST": ",".join(nodes),
+        "ROTA_CHECKPOINT_DIR": checkpoint_dir,
+        # one port per attempt, away from the ephemeral range, for torchrun and the like
+        "ROTA_MASTER_PORT": str(20000 + hash_text(attempt.id) % 10000),
+    }
+    if not inside_slurm:  # W&B, Lightning and submitit look for these
+        env |= {
+            "SLURM_JOB_ID": run.id,
+            "SLURM_JOB_NAME": run.spec.name,
+            "SLURM_NNODES": str(len(nodes)),
+            "SLURM_JOB_NODELIST": ",".join(nodes),
+            "SLURM_RESTART_COUNT": str(attempt.number - 1),
+        }
+    return env
+
+
+def _tasks(state: State, run: Run, attempt: Attempt) -> tuple[Task, ...]:
+    """One task per node of the gang, ranked in the order of the placement."""
+    first = state.nodes[attempt.placement[0].node]
+    master = "127.0.0.1" if first.simulated or len(attempt.placement) == 1 else first.hostname
+    inside_slurm = "SLURM_JOB_ID" in run.spec.env
+    tasks = []
+    for rank, part in enumerate(attempt.placement):
+        numbers = tuple(bits(part.gpus))
+        listed = ",".join(map(str, numbers))
+        env = {
+            "CUDA_VISIBLE_DEVICES": listed,
+            "ROTA_GPUS": listed,
+            "ROTA_NODE": part.node,
+            "ROTA_NODE_RANK": str(rank),
+            "ROTA_MASTER_ADDR": master,
+        }
+        if not inside_slurm:
+            env |= {"SLURM_NODEID": str(rank), "SLURM_PROCID": str(rank), "SLURM_GPUS_ON_NODE": str(len(numbers))}
+        tasks.append(Task(part.node, numbers, env))
+    return tuple(tasks)

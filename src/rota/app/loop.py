@@ -1,0 +1,306 @@
+"""The one writer. A single thread takes what came in, decides, commits, and only then acts.
+
+    take   whatever commands and reports have arrived; they share one commit
+    handle each on the desk: refuse, or write events (reduced at once, not yet acknowledged)
+    decide once for the whole batch, on the state as it is now; the plan becomes events of the same batch
+    commit events and rows in one transaction: acknowledged = durable
+    act    answer callers, launch, stop and forget attempts, tell subscribers
+
+A crash before the commit loses only what nobody was told; a crash after it is made good by reconcile, since acting
+twice is harmless. It is woken by what comes in and by timers, never by polling.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Any
+
+from rota.app import dispatch, reconcile
+from rota.app.desk import Desk
+from rota.app.errors import Full, Refused, Unavailable
+from rota.app.ports import Backend, Clock, Ended, Fenced, Report, Store, StoreBroken, StoreError
+from rota.app.settle import settle
+from rota.core import events as e
+from rota.core.decide import decide
+from rota.core.ids import attempt_id
+from rota.core.plan import Plan
+from rota.core.run import ENDED, Cause
+from rota.core.snapshot import snapshot
+from rota.core.state import State
+
+log = logging.getLogger(__name__)
+
+Work = Callable[[Desk], Any]  # returns the answer; raises Refused
+Subscriber = Callable[[int, Sequence[e.Event]], None]  # seq of the first event, and the events
+
+MAX_BATCH = 1000
+MAX_INBOX = 50_000
+RECONCILE_S = 10.0
+RETRY_STORE_S = 1.0
+
+
+@dataclass(slots=True)
+class Item:
+    work: Work
+    answer: Future[Any]
+
+
+class Loop:
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        *,
+        clock: Clock,
+        new_id: Callable[[], str],
+        checkpoints: str,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.store = store
+        self.backend = backend
+        self.clock = clock
+        self.new_id = new_id
+        self.checkpoints = checkpoints
+        self.on_fatal = on_fatal
+        self.state = State()
+        self.subscribers: list[Subscriber] = []
+        self.degraded = ""  # why nothing can be written just now
+        self._inbox: deque[Item | Report] = deque()
+        self._waker = Condition()
+        self._closing = False
+        self._decided = -1  # the version the last pass saw
+        self.rounds = 0  # of the periodic reconcile
+        self._next_reconcile = 0.0
+        self._thread = Thread(target=self._run, name="rota-loop", daemon=True)
+
+    # -- from other threads -----------------------------------------------------------------------------------------
+    def open(self) -> None:
+        """Take the store over, find out what happened while nobody looked, and begin."""
+        epoch = self.store.begin_epoch()
+        self.state = self.store.load()
+        self.backend.open(self.report)
+        reconcile.at_start(self, epoch)
+        self._next_reconcile = self.clock.tick() + RECONCILE_S
+        self._thread.start()
+
+    def call(self, work: Work) -> Future[Any]:
+        """Have work done on the desk; the future is answered once it is durable."""
+        item = Item(work, Future())
+        with self._waker:
+            if self._closing:
+                item.answer.set_exception(Unavailable("the server is stopping; send it again to the next one"))
+            elif len(self._inbox) >= MAX_INBOX:
+                item.answer.set_exception(Full(f"{MAX_INBOX} requests are waiting already; slow down and send again"))
+            else:
+                self._inbox.append(item)
+                self._waker.notify()
+        return item.answer
+
+    def report(self, report: Report) -> None:
+        """News from a backend. Never refused: what is not taken in now is found again by reconcile."""
+        with self._waker:
+            self._inbox.append(report)
+            self._waker.notify()
+
+    def close(self) -> None:
+        """Finish what has come in and stop. Running work runs on."""
+        with self._waker:
+            self._closing = True
+            self._waker.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.backend.close()
+
+    # -- the thread -------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        try:
+            while True:
+                batch = self._take()
+                if batch is None:
+                    return
+                self.step(batch)
+        except BaseException as error:
+            # The one writer must not die silently: whatever it is, the process is told and ends (P7).
+            log.critical("the loop stopped: %s", error, exc_info=not isinstance(error, StoreError))
+            self._refuse_all(error)
+            self.on_fatal(error)
+
+    def _take(self) -> list[Item | Report] | None:
+        with self._waker:
+            while not self._inbox:
+                if self._closing:
+                    return None
+                wait = self._until_next_timer()
+                if wait <= 0:
+                    break
+                self._waker.wait(wait)
+            count = min(len(self._inbox), MAX_BATCH)
+            return [self._inbox.popleft() for _ in range(count)]
+
+    def _until_next_timer(self) -> float:
+        wait = self._next_reconcile - self.clock.tick()
+        if self.state.delayed:
+            wait = min(wait, self.state.delayed[0][0] - self.clock.now())
+        return wait
+
+    def step(self, batch: Sequence[Item | Report]) -> None:
+        """One turn: see the module's head."""
+        if self.degraded and not self._recover():
+            self._turn_away(batch)
+            return
+        desk = Desk(self.state, self.store, self.clock.now(), self.clock.tick(), self.new_id)
+        answers: list[tuple[Future[Any], Any]] = []
+        for item in batch:
+            if isinstance(item, Item):
+                self._handle(desk, item, answers)
+            else:
+                settle(desk, item)
+        if self.clock.tick() >= self._next_reconcile:
+            self._next_reconcile = self.clock.tick() + RECONCILE_S
+            reconcile.now_and_then(self, desk)
+        plan = self._decide(desk)
+        try:
+            self.commit(desk)
+        except (Fenced, StoreBroken):
+            for future, _ in answers:
+                future.set_exception(Unavailable("the store failed; nothing was taken in"))
+            raise
+        except StoreError as error:
+            self._degrade(error, [future for future, _ in answers])
+            return
+        for future, answer in answers:
+            future.set_result(answer)
+        self._act(desk, plan)
+        for item in batch:
+            if isinstance(item, Ended):
+                self.backend.forget(item.attempt_id)
+
+    def _handle(self, desk: Desk, item: Item, answers: list[tuple[Future[Any], Any]]) -> None:
+        if not item.answer.set_running_or_notify_cancel():
+            return
+        try:
+            answers.append((item.answer, item.work(desk)))
+        except Refused as refusal:
+            item.answer.set_exception(refusal)
+        except Exception as error:
+            # A defect in one command is its caller's to see; the others of the batch go on.
+            log.exception("a command failed")
+            item.answer.set_exception(error)
+
+    def _decide(self, desk: Desk) -> Plan | None:
+        due = bool(self.state.delayed) and self.state.delayed[0][0] <= desk.now
+        if self.state.version == self._decided and not due:
+            return None
+        try:
+            plan = decide(snapshot(self.state, desk.now))
+        except Exception as error:
+            # A defect in a policy must not take down what runs, nor the submits of everybody (P7): stop launching.
+            log.exception("decide failed, scheduling is paused")
+            desk.write(e.SchedulingPaused(at=desk.now, why=f"the scheduler failed: {error!r}"))
+            self._decided = self.state.version
+            return None
+        for start in plan.starts:
+            run = self.state.runs[start.run_id]
+            desk.write(
+                e.AttemptPlanned(
+                    at=desk.now,
+                    run_id=run.id,
+                    attempt_id=attempt_id(run.id, run.attempts_made + 1),
+                    tick=desk.tick,
+                    fence=self.state.epoch,
+                    placement=start.placement,
+                )
+            )
+        for victim in plan.preempts:
+            spec = self.state.runs[victim.run_id].spec
+            desk.write(
+                e.StopRequested(
+                    at=desk.now,
+                    run_id=victim.run_id,
+                    attempt_id=victim.attempt_id,
+                    cause=Cause.PREEMPTED,
+                    signal=spec.checkpoint_signal,
+                    grace_s=spec.grace_s,
+                    for_run=victim.for_run,
+                )
+            )
+        # a pass that preempted ends early: look again at what is left for the others
+        self._decided = -1 if plan.preempts else self.state.version
+        return plan
+
+    def commit(self, desk: Desk) -> None:
+        if desk.events or desk.keys:
+            self.store.append(desk.events, self.state, list(desk.keys.values()))
+
+    def _act(self, desk: Desk, plan: Plan | None) -> None:
+        """Effects of what is now durable. Each may be repeated after a crash without harm."""
+        self._clear()
+        for event in desk.events:
+            run = self.state.runs.get(event.run_id) if isinstance(event, e.RunEvent) else None
+            if run is None or run.attempt is None:
+                continue
+            if isinstance(event, e.AttemptPlanned) and run.attempt.id == event.attempt_id:
+                dispatch.launch(self.backend, self.state, run, self.checkpoints)
+            elif isinstance(event, e.StopRequested) and run.attempt.id == event.attempt_id:
+                dispatch.stop(self.backend, run)
+        if desk.events:
+            first = self.state.version - len(desk.events) + 1
+            for subscriber in self.subscribers:
+                subscriber(first, desk.events)
+        if plan is not None and plan.preempts:
+            with self._waker:
+                self._waker.notify()
+
+    def _clear(self) -> None:
+        for run in self.state.touched.values():
+            if run.state in ENDED:
+                self.state.retire(run.id)
+        self.state.touched.clear()
+
+    # -- when the store does not take it ----------------------------------------------------------------------------
+    def _degrade(self, error: StoreError, waiting: Sequence[Future[Any]]) -> None:
+        """Memory is ahead of the store: go back to what is durable, refuse writes until one succeeds again (P7)."""
+        self.degraded = str(error)
+        log.error("cannot write, scheduling stops until it works again: %s", error)
+        for future in waiting:
+            future.set_exception(Unavailable(f"not stored: {error}; send it again"))
+        self.state = self.store.load()
+        self._decided = -1
+        self._next_reconcile = self.clock.tick() + RETRY_STORE_S
+
+    def _recover(self) -> bool:
+        """Try to write; on success everything missed meanwhile is found by reconcile."""
+        desk = Desk(self.state, self.store, self.clock.now(), self.clock.tick(), self.new_id)
+        desk.write(e.ServerStarted(at=desk.now, epoch=self.state.epoch, boot_id=self.state.boot_id))
+        try:
+            self.commit(desk)
+        except (Fenced, StoreBroken):
+            raise
+        except StoreError as error:
+            self.degraded = str(error)
+            self.state = self.store.load()
+            self._next_reconcile = self.clock.tick() + RETRY_STORE_S
+            return False
+        log.warning("writing works again")
+        self.degraded = ""
+        self._clear()
+        reconcile.everything(self)
+        return True
+
+    def _turn_away(self, batch: Sequence[Item | Report]) -> None:
+        for item in batch:
+            if isinstance(item, Item):
+                item.answer.set_exception(Unavailable(f"not stored: {self.degraded}; send it again"))
+
+    def _refuse_all(self, error: BaseException) -> None:
+        with self._waker:
+            self._closing = True
+            waiting = [item for item in self._inbox if isinstance(item, Item)]
+            self._inbox.clear()
+        for item in waiting:
+            item.answer.set_exception(Unavailable(f"the server is stopping: {error}"))

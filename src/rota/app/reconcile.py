@@ -1,0 +1,113 @@
+"""What is true outside, compared with what is recorded: at the start, after trouble, and now and then.
+
+For every live attempt the backend is asked (files and locks, never memory):
+absent -> launch it, the id is safe to use; live -> adopt; exit -> settle. What the backend carries but nobody
+remembers as live is stopped and forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from rota.app import dispatch
+from rota.app.desk import Desk
+from rota.app.ports import Absent, Ended, Live, Started, StopOrder
+from rota.app.settle import settle, settle_from_before_reboot
+from rota.core import events as e
+from rota.core.ids import run_of
+from rota.core.run import ACTIVE, Cause, Exit, Run, RunState
+
+if TYPE_CHECKING:
+    from rota.app.loop import Loop
+
+log = logging.getLogger(__name__)
+
+LOOKED_AT = 200  # attempts per periodic round: a round must stay short
+
+
+def at_start(loop: Loop, epoch: int) -> None:
+    """Before the loop begins: record the new epoch and settle what happened while nobody looked."""
+    last_seen, boot_before = loop.state.at, loop.state.boot_id
+    desk = _desk(loop)
+    boot_id = loop.clock.boot_id()
+    desk.write(e.ServerStarted(at=desk.now, epoch=epoch, boot_id=boot_id))
+    if boot_before and boot_before != boot_id:
+        for run in _active(loop):
+            assert run.attempt is not None
+            # whatever the files say, its processes died with the machine; the veto keeps its id from being used again
+            loop.backend.stop(run.attempt.id, StopOrder(cause=Cause.CANCELLED.value, grace_s=0.0))
+            seen = loop.backend.observe(run.attempt.id)
+            if isinstance(seen, Exit) and seen.cause is not Cause.NEVER_STARTED:
+                settle(desk, Ended(run.attempt.id, seen))
+            else:
+                settle_from_before_reboot(desk, run, run.attempt, last_seen)
+    loop.commit(desk)
+    loop._clear()
+    everything(loop)
+
+
+def everything(loop: Loop) -> None:
+    """All live attempts and all strays, with effects at once: nothing else is going on."""
+    desk = _desk(loop)
+    again = [run for run in _active(loop) if _look(loop, desk, run)]
+    loop.commit(desk)
+    loop._clear()
+    for run in again:
+        dispatch.launch(loop.backend, loop.state, run, loop.checkpoints)
+    for run in _active(loop):
+        if run.attempt is not None and run.attempt.stop is not None:
+            dispatch.stop(loop.backend, run)
+    _strays(loop)
+
+
+def now_and_then(loop: Loop, desk: Desk) -> None:
+    """A bounded round over the attempts that have been looked at least recently, for news that never came."""
+    live = _active(loop)
+    start = loop.rounds * LOOKED_AT % max(1, len(live))
+    loop.rounds += 1
+    for run in live[start : start + LOOKED_AT]:
+        if _look(loop, desk, run):
+            dispatch.launch(loop.backend, loop.state, run, loop.checkpoints)
+        elif run.attempt is not None and run.attempt.stop is not None and desk.state.runs.get(run.id) is run:
+            dispatch.stop(loop.backend, run)
+    _strays(loop)
+
+
+def _look(loop: Loop, desk: Desk, run: Run) -> bool:
+    """Settle one attempt by what is there. True = it was never begun and can be launched under the same id."""
+    attempt = run.attempt
+    assert attempt is not None
+    seen = loop.backend.observe(attempt.id)
+    match seen:
+        case Absent():
+            if run.state is RunState.STARTING:
+                return attempt.stop is None
+            settle(desk, Ended(attempt.id, Exit(Cause.LOST, message="its record has vanished")))
+        case Live(pid):
+            if pid is not None:
+                settle(desk, Started(attempt.id, pid))
+        case Exit():
+            settle(desk, Ended(attempt.id, seen))
+    return False
+
+
+def _strays(loop: Loop) -> None:
+    """Attempts the backend carries that nobody remembers as live: end them, or forget their records."""
+    for attempt_id in loop.backend.strays():
+        run = loop.state.runs.get(run_of(attempt_id))
+        if run is not None and run.attempt is not None and run.attempt.id == attempt_id:
+            continue
+        if isinstance(loop.backend.observe(attempt_id), Live):
+            log.warning("attempt %s is over by the records but its processes live: ending them", attempt_id)
+            loop.backend.stop(attempt_id, StopOrder(cause=Cause.CANCELLED.value, signal=9, grace_s=0.0))
+        else:
+            loop.backend.forget(attempt_id)
+
+
+def _active(loop: Loop) -> list[Run]:
+    return [run for run in loop.state.runs.values() if run.state in ACTIVE]
+
+
+def _desk(loop: Loop) -> Desk:
+    return Desk(loop.state, loop.store, loop.clock.now(), loop.clock.tick(), loop.new_id)

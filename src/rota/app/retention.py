@@ -1,0 +1,39 @@
+"""Old things go: events and ended runs out of the store, logs off the disk. Bounded disks are a promise too."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from threading import Thread
+
+from rota.app.loop import Loop
+
+log = logging.getLogger(__name__)
+
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    events_days: float = 90.0
+    runs_days: float = 400.0
+    logs_days: float = 30.0
+
+
+def tidy(loop: Loop, keep: Retention) -> int:
+    """Compact the store between two turns of the loop, and the logs beside it. Returns the rows that went."""
+    now = loop.clock.now()
+    gone: int = loop.call(
+        lambda desk: desk.store.compact(desk.state, now - keep.events_days * DAY_S, now - keep.runs_days * DAY_S)
+    ).result()
+    Thread(target=_purge, args=(loop, now - keep.logs_days * DAY_S), name="rota-purge", daemon=True).start()
+    return gone
+
+
+def _purge(loop: Loop, before: float) -> None:
+    try:
+        count = loop.backend.purge(before)
+    except OSError as error:  # a full or failing disk: the next round tries again
+        log.warning("old logs could not be removed: %s", error)
+    else:
+        log.info("removed the logs of %d old attempts", count)

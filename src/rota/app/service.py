@@ -1,0 +1,134 @@
+"""The front of the house: commands go in, answers and views come out. Doors talk to this and to nothing behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from threading import Lock
+from typing import Any, TypeVar
+
+from rota.app import commands as c
+from rota.app import control, operate, submit
+from rota.app.authz import Principal
+from rota.app.desk import Desk
+from rota.app.errors import NotFound, Unavailable
+from rota.app.loop import Loop, Subscriber
+from rota.app.ports import LogChunk, RunFilter, UserTotal
+from rota.core import events as e
+from rota.core.explain import Explanation, explain
+from rota.core.forecast import forecast
+from rota.core.node import Node
+from rota.core.run import ENDED, Run
+from rota.core.state import State
+
+T = TypeVar("T")
+
+HANDLERS: dict[type[Any], Callable[[Desk, Principal, Any], Any]] = {
+    c.Submit: submit.submit,
+    c.Rerun: submit.rerun,
+    c.Cancel: control.cancel,
+    c.Hold: control.hold,
+    c.Release: control.release,
+    c.Reprioritise: control.reprioritise,
+    c.SetPolicy: operate.set_policy,
+    c.Pause: operate.pause,
+    c.Resume: operate.resume,
+    c.Drain: operate.drain,
+    c.Undrain: operate.undrain,
+}
+
+
+class Service:
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._waiters: dict[str, list[Future[Run]]] = {}
+        self._lock = Lock()
+        loop.subscribers.append(self._tell_waiters)
+
+    # -- commands ---------------------------------------------------------------------------------------------------
+    def send(self, who: Principal, command: c.Command) -> Future[Any]:
+        """The future is answered when the command is durable, or raises Refused."""
+        handler = HANDLERS[type(command)]
+        return self._loop.call(lambda desk: handler(desk, who, command))
+
+    def do(self, who: Principal, command: c.Command, timeout_s: float | None = 30.0) -> Any:
+        return self.send(who, command).result(timeout_s)
+
+    def see_nodes(self, nodes: Sequence[Node]) -> None:
+        self._loop.call(lambda desk: operate.see_nodes(desk, nodes)).result()
+
+    # -- views ------------------------------------------------------------------------------------------------------
+    def ask(self, question: Callable[[State, float], T]) -> T:
+        """An answer from the state between two turns of the loop, when nothing moves."""
+        future: Future[T] = self._loop.call(lambda desk: question(desk.state, desk.now))
+        return future.result()
+
+    def run(self, run_id: str) -> Run:
+        run = self._loop.state.runs.get(run_id) or self._loop.store.run(run_id)
+        if run is None:
+            raise NotFound(f"no run {run_id!r}", "run_id")
+        return run
+
+    def runs(self, which: RunFilter) -> Sequence[Run]:
+        return self._loop.store.runs(which)
+
+    def totals(self, since: float, until: float) -> Sequence[UserTotal]:
+        return self._loop.store.totals(since, until)
+
+    def explain(self, run_id: str) -> Explanation:
+        def question(state: State, now: float) -> Explanation:
+            if run_id not in state.runs:
+                return Explanation(run_id, ())
+            return explain(state, now, run_id)
+
+        self.run(run_id)
+        return self.ask(question)
+
+    def eta(self, run_id: str) -> float | None:
+        """When it is expected to start; None = nothing that is known will start it."""
+        fork, now = self.ask(lambda state, now: (state.fork(), now))
+        return forecast(fork, now, [run_id]).get(run_id)
+
+    def log(self, run_id: str, offset: int = 0, limit: int = 65536, attempt: int | None = None) -> LogChunk:
+        run = self.run(run_id)
+        number = run.attempts_made if attempt is None else attempt
+        if number == 0:
+            return LogChunk(b"", 0, 0)
+        return self._loop.backend.read_log(f"{run_id}-{number}", offset, limit)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Be told of every durable event, in order, on the loop's thread: return at once."""
+        self._loop.subscribers.append(subscriber)
+
+    def wait(self, run_id: str, timeout_s: float | None = None) -> Run:
+        """Block until the run has ended."""
+        future: Future[Run] = Future()
+
+        def enlist(desk: Desk) -> None:
+            run = desk.any(run_id)
+            if run.state in ENDED and run_id not in desk.state.runs:
+                future.set_result(run)
+            else:
+                with self._lock:
+                    self._waiters.setdefault(run_id, []).append(future)
+
+        self._loop.call(enlist).result(timeout_s)
+        return future.result(timeout_s)
+
+    def abandon(self, error: BaseException) -> None:
+        """The loop has stopped: nobody will be told anything any more."""
+        with self._lock:
+            futures = [future for waiting in self._waiters.values() for future in waiting]
+            self._waiters.clear()
+        for future in futures:
+            future.set_exception(Unavailable(f"the server is stopping: {error}"))
+
+    def _tell_waiters(self, first: int, events: Sequence[e.Event]) -> None:
+        for event in events:
+            if isinstance(event, e.RunEnded) or (isinstance(event, e.AttemptEnded) and event.next in ENDED):
+                with self._lock:
+                    futures = self._waiters.pop(event.run_id, [])
+                for future in futures:
+                    run = self._loop.store.run(event.run_id)
+                    assert run is not None
+                    future.set_result(run)

@@ -1,0 +1,83 @@
+"""What backends report, turned into events: an attempt began, an attempt ended and what follows from it."""
+
+from __future__ import annotations
+
+from rota.app.desk import Desk
+from rota.app.ports import Ended, Report, Started
+from rota.core import events as e
+from rota.core.ids import run_of
+from rota.core.resources import gpu_count
+from rota.core.retry import RetryDecision, retry
+from rota.core.run import ENDED, Attempt, Cause, Exit, Run, RunState
+
+
+def settle(desk: Desk, report: Report) -> None:
+    """Take a report in. One about an attempt that is not live any more is old news and changes nothing."""
+    run = desk.state.runs.get(run_of(report.attempt_id))
+    if run is None or run.attempt is None or run.attempt.id != report.attempt_id:
+        return
+    match report:
+        case Started(attempt_id, pid):
+            if run.state is RunState.STARTING:
+                desk.write(e.AttemptStarted(at=desk.now, run_id=run.id, attempt_id=attempt_id, pid=pid))
+        case Ended(_, exit):
+            _end(desk, run, run.attempt, exit, desk.tick - run.attempt.planned_tick)
+
+
+def settle_from_before_reboot(desk: Desk, run: Run, attempt: Attempt, last_seen: float) -> None:
+    """The machine restarted: the attempt is gone. Its GPUs count as held until the last thing we recorded."""
+    gone = Exit(Cause.LOST, message="the machine restarted")
+    _end(desk, run, attempt, gone, last_seen - attempt.planned_at)
+
+
+def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, held_s: float) -> None:
+    decision = _what_next(desk, run, attempt, exit)
+    state = RunState.QUEUED if decision.again else _final(attempt, exit)
+    desk.write(
+        e.AttemptEnded(
+            at=desk.now,
+            run_id=run.id,
+            attempt_id=attempt.id,
+            exit=exit,
+            gpu_s=gpu_count(attempt.placement) * max(0.0, held_s),
+            next=state,
+            why=decision.why,
+            not_before=desk.now + decision.delay_s if decision.delay_s else 0.0,
+            counts=decision.counts,
+        )
+    )
+    end_dependents(desk, run.id)
+
+
+def _final(attempt: Attempt, exit: Exit) -> RunState:
+    if exit.ok:
+        return RunState.SUCCEEDED
+    cancelled = attempt.stop is not None and attempt.stop.cause is Cause.CANCELLED
+    if cancelled or exit.cause in (Cause.CANCELLED, Cause.NEVER_STARTED):
+        return RunState.CANCELLED
+    return RunState.LOST if exit.cause is Cause.LOST else RunState.FAILED
+
+
+def _what_next(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> RetryDecision:
+    """Somebody's stop outweighs how the process happened to end, unless it had finished well before it noticed."""
+    stop = attempt.stop
+    if stop is not None and not exit.ok:
+        if stop.cause is Cause.CANCELLED:
+            return RetryDecision(False, f"cancelled by {stop.by}")
+        if stop.cause is Cause.PREEMPTED and exit.cause in (Cause.NEVER_STARTED, Cause.PREEMPTED, Cause.LOST):
+            return RetryDecision(True, f"preempted for {stop.for_run}" if stop.for_run else "preempted")
+    return retry(exit, run, desk.state.policy)
+
+
+def end_dependents(desk: Desk, run_id: str) -> None:
+    """Runs that wait for an end that can no longer come are cancelled, and theirs after them."""
+    ended = [run_id]
+    while ended:
+        dead = ended.pop()
+        run = desk.state.runs[dead]
+        if run.state not in ENDED:
+            continue
+        for waiter in sorted(desk.state.dependents.get(dead, ())):
+            why = f"its dependency {dead} ended as {run.state}"
+            desk.write(e.RunEnded(at=desk.now, run_id=waiter, state=RunState.CANCELLED, why=why))
+            ended.append(waiter)

@@ -1,0 +1,151 @@
+"""`rota local -- cmd`: one command through the whole house and back, with its output and its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import click
+
+from rota.cli.options import data_dir_option, nodes_option, parse_cluster
+
+if TYPE_CHECKING:
+    from rota.app.service import Service
+    from rota.core.run import Run
+
+TRY_AGAIN = 75
+
+
+@click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@click.option("-G", "--gpus", default=1, show_default=True, help="GPUs to hold; 0 for none.")
+@click.option("-N", "--nodes-wanted", "wanted", default=0, help="Spread them evenly over so many nodes.")
+@click.option("-J", "--name", default="", help="A name for the run.")
+@click.option("-t", "--time", "limit_s", type=float, default=None, help="Time limit in seconds.")
+@click.option("-p", "--priority", type=click.IntRange(1, 4), default=2, show_default=True)
+@nodes_option
+@data_dir_option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    gpus: int,
+    wanted: int,
+    name: str,
+    limit_s: float | None,
+    priority: int,
+    cluster: str,
+    data_dir: Path,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND through the queue on this machine, show its output and exit as it did.
+
+    \b
+    rota local -G 2 -- python train.py
+    rota local -G 1 -- sh -c 'echo my GPU is $CUDA_VISIBLE_DEVICES'
+    """
+    from rota.app.commands import Submit
+    from rota.app.errors import CannotStart, Refused
+    from rota.config import Settings
+    from rota.core.resources import Request
+    from rota.core.run import Spec
+    from rota.main import open_rota
+
+    umask = os.umask(0o077)
+    os.umask(umask)
+    spec = Spec(
+        name=name or Path(command[0]).name or "run",
+        argv=command,
+        workdir=os.getcwd(),
+        request=Request(gpus=gpus, nodes=wanted),
+        env=dict(os.environ),
+        umask=umask,
+        priority=priority,
+        time_limit_s=limit_s,
+    )
+    try:
+        with open_rota(Settings(data_dir, simulated=parse_cluster(cluster))) as service:
+            who = _me()
+            run: Run = service.do(who, Submit(spec))
+            with _signals(service, run.id):
+                ended = _follow(service, run.id)
+    except CannotStart as error:
+        click.echo(f"rota: {error}", err=True)
+        sys.exit(TRY_AGAIN)
+    except Refused as refusal:
+        click.echo(f"rota: {refusal.message}", err=True)
+        sys.exit(2 if refusal.code == "invalid" else TRY_AGAIN)
+    sys.exit(_status(ended))
+
+
+def _me():  # type: ignore[no-untyped-def]
+    import getpass
+
+    from rota.app.authz import Principal, Role
+
+    return Principal(getpass.getuser(), Role.ADMIN)
+
+
+def _follow(service: Service, run_id: str) -> Run:
+    """Copy the output as it comes until the run has ended."""
+    ended = Event()
+    outcome: list[Run] = []
+
+    def wait() -> None:
+        try:
+            outcome.append(service.wait(run_id))
+        finally:
+            ended.set()
+
+    Thread(target=wait, daemon=True).start()
+    last = (0, 0)  # attempt, offset
+    while True:
+        over = ended.wait(0.02)
+        run = service.run(run_id)
+        offset = last[1] if last[0] == run.attempts_made else 0
+        chunk = service.log(run_id, offset)
+        while chunk.content:
+            sys.stdout.buffer.write(chunk.content)
+            offset = chunk.offset + len(chunk.content)
+            chunk = service.log(run_id, offset)
+        sys.stdout.buffer.flush()
+        last = (run.attempts_made, offset)
+        if over:
+            return outcome[0] if outcome else run
+
+
+@contextmanager
+def _signals(service: Service, run_id: str) -> Iterator[None]:
+    """Ctrl-C cancels politely, a second one kills. The run is ended by the queue, not by our death."""
+    from rota.app.commands import Cancel
+    from rota.app.errors import Refused
+
+    presses: list[int] = []
+
+    def cancel(number: int, frame: object) -> None:
+        presses.append(number)
+        order = Cancel(run_id, grace_s=0.0 if len(presses) > 1 else None)
+        future = service.send(_me(), order)
+        future.add_done_callback(lambda done: done.exception() if isinstance(done.exception(), Refused) else None)
+
+    before = [(number, signal.signal(number, cancel)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _status(run: Run) -> int:
+    """The command's own exit code; 128+N for a signal; what Rota did to it is said on stderr."""
+    last = run.past[-1].exit if run.past else None
+    if run.why and run.state.value != "succeeded":
+        click.echo(f"rota: {run.id} {run.state}: {run.why}", err=True)
+    if last is None:
+        return TRY_AGAIN
+    if last.code is not None:
+        return last.code
+    return 128 + last.signal if last.signal is not None else TRY_AGAIN

@@ -1,0 +1,88 @@
+"""Where the parts are put together: the only module that names concrete classes."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Event, Thread
+
+from rota.adapters.backends.local import LocalBackend
+from rota.adapters.clock import SystemClock
+from rota.adapters.datadir import open_data_dir
+from rota.adapters.probes.nvml import NoGpus, NvmlProbe
+from rota.adapters.probes.simulated import SimulatedProbe
+from rota.adapters.store.open import open_store
+from rota.app.errors import Unavailable
+from rota.app.loop import Loop
+from rota.app.ports import Probe
+from rota.app.retention import Retention, tidy
+from rota.app.service import Service
+from rota.config import Settings
+
+log = logging.getLogger(__name__)
+
+SIMULATED_BY_DEFAULT = (2, 8)
+
+
+@contextmanager
+def open_rota(settings: Settings) -> Iterator[Service]:
+    """A whole server without doors: the queue, the ledger, the loop and the local backend on one data directory."""
+    with ExitStack() as stack:
+        data_dir = stack.enter_context(open_data_dir(settings.data_dir))
+        store = open_store(settings.database_url or f"sqlite:///{data_dir.path / 'rota.db'}")
+        stack.callback(store.close)
+        backend = LocalBackend(data_dir.path)
+        failed = Event()
+        service: Service
+
+        def on_fatal(error: BaseException) -> None:
+            failed.set()
+            service.abandon(error)
+
+        loop = Loop(
+            store,
+            backend,
+            clock=SystemClock(),
+            new_id=_new_id,
+            checkpoints=str(data_dir.path / "checkpoints"),
+            on_fatal=on_fatal,
+        )
+        service = Service(loop)
+        stack.callback(loop.close)
+        loop.open()
+        probe = _probe(settings)
+        service.see_nodes(probe.nodes())
+        done = Event()
+        stack.callback(done.set)
+        _every(settings.probe_every_s, done, lambda: service.see_nodes(probe.nodes()), "probe")
+        _every(settings.tidy_every_s, done, lambda: tidy(loop, Retention()), "tidy")
+        yield service
+
+
+def _new_id() -> str:
+    return secrets.token_hex(6)
+
+
+def _probe(settings: Settings) -> Probe:
+    if settings.simulated is not None:
+        return SimulatedProbe(*settings.simulated)
+    try:
+        return NvmlProbe()
+    except NoGpus as error:
+        log.warning("no GPUs found (%s): using a simulated 2 x 8", error)
+        return SimulatedProbe(*SIMULATED_BY_DEFAULT)
+
+
+def _every(seconds: float, done: Event, act: object, name: str) -> None:
+    assert callable(act)
+
+    def run() -> None:
+        while not done.wait(seconds):
+            try:
+                act()
+            except (Unavailable, NoGpus) as error:  # trouble that may pass: say it and look again next time
+                log.warning("%s: %s", name, error)
+
+    Thread(target=run, name=f"rota-{name}", daemon=True).start()
