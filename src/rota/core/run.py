@@ -26,7 +26,7 @@ ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunS
 
 TABLE: Mapping[RunState, frozenset[RunState]] = {
     RunState.HELD: frozenset({RunState.QUEUED, RunState.CANCELLED}),
-    RunState.QUEUED: frozenset({RunState.HELD, RunState.STARTING, RunState.CANCELLED, RunState.FAILED}),
+    RunState.QUEUED: frozenset({RunState.HELD, RunState.STARTING, RunState.CANCELLED}),
     RunState.STARTING: frozenset({RunState.RUNNING, RunState.QUEUED}) | ENDED,
     RunState.RUNNING: frozenset({RunState.QUEUED}) | ENDED,
     RunState.SUCCEEDED: frozenset(),
