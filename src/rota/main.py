@@ -6,17 +6,18 @@ import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from threading import Event, Thread
 
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.clock import SystemClock
-from rota.adapters.datadir import open_data_dir
+from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
 from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.store.open import open_store
-from rota.app.errors import Unavailable
+from rota.app.errors import CannotStart, Unavailable
 from rota.app.loop import Loop
-from rota.app.ports import Probe
+from rota.app.ports import Probe, Store, StoreError
 from rota.app.retention import Retention, tidy
 from rota.app.service import Service
 from rota.config import Settings
@@ -30,9 +31,7 @@ SIMULATED_BY_DEFAULT = (2, 8)
 def open_rota(settings: Settings) -> Iterator[Service]:
     """A whole server without doors: the queue, the ledger, the loop and the local backend on one data directory."""
     with ExitStack() as stack:
-        data_dir = stack.enter_context(open_data_dir(settings.data_dir))
-        store = open_store(settings.database_url or f"sqlite:///{data_dir.path / 'rota.db'}")
-        stack.callback(store.close)
+        data_dir, store = _open_files(settings, stack)
         backend = LocalBackend(data_dir.path)
         failed = Event()
         service: Service
@@ -59,6 +58,33 @@ def open_rota(settings: Settings) -> Iterator[Service]:
         _every(settings.probe_every_s, done, lambda: service.see_nodes(probe.nodes()), "probe")
         _every(settings.tidy_every_s, done, lambda: tidy(loop, Retention()), "tidy")
         yield service
+
+
+@contextmanager
+def read_store(data_dir: Path) -> Iterator[Store]:
+    """Only to look, beside a running server or without one: takes neither the lock nor the fence."""
+    path = data_dir.expanduser() / "rota.db"
+    if not path.exists():
+        raise CannotStart(f"nothing has run from {data_dir} yet; try: rota local -- echo hello")
+    try:
+        store = open_store(path)
+    except StoreError as error:
+        raise CannotStart(str(error)) from error
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
+    try:
+        data_dir = open_data_dir(settings.data_dir)
+        stack.callback(data_dir.close)
+        store = open_store(settings.database_url or f"sqlite:///{data_dir.path / 'rota.db'}")
+        stack.callback(store.close)
+    except (DataDirError, StoreError) as error:
+        raise CannotStart(str(error)) from error
+    return data_dir, store
 
 
 def _new_id() -> str:

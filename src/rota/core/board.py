@@ -54,14 +54,19 @@ class Layout:
         return known
 
 
+def kib(memory_gb: float) -> int:
+    """Memory is counted in whole KiB: floats taken and given back in another order would not add up again."""
+    return round(memory_gb * (1 << 20))
+
+
 class Board:
-    __slots__ = ("buckets", "cpus", "free", "free_gpus", "layout", "memory_gb")
+    __slots__ = ("buckets", "cpus", "free", "free_gpus", "layout", "memory_kib")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.free: list[int] = list(layout.usable)
         self.cpus: list[int] = [node.cpus for node in layout.nodes]
-        self.memory_gb: list[float] = [node.memory_gb for node in layout.nodes]
+        self.memory_kib: list[int] = [kib(node.memory_gb) for node in layout.nodes]
         self.buckets: list[list[int]] = [[0] * (layout.max_gpus + 1) for _ in layout.kinds]
         self.free_gpus = 0
         for n, node in enumerate(layout.nodes):
@@ -75,17 +80,19 @@ class Board:
         twin.layout = self.layout
         twin.free = self.free.copy()
         twin.cpus = self.cpus.copy()
-        twin.memory_gb = self.memory_gb.copy()
+        twin.memory_kib = self.memory_kib.copy()
         twin.buckets = [bucket.copy() for bucket in self.buckets]
         twin.free_gpus = self.free_gpus
         return twin
 
     def take(self, placement: Placement) -> None:
         for part in placement:
-            n = self.layout.index[part.node]
+            n = self.layout.index.get(part.node)
+            if n is None:  # as below
+                continue
             self._set_free(n, self.free[n] & ~part.gpus)
             self.cpus[n] -= part.cpus
-            self.memory_gb[n] -= part.memory_gb
+            self.memory_kib[n] -= kib(part.memory_gb)
 
     def give(self, placement: Placement) -> None:
         for part in placement:
@@ -94,7 +101,7 @@ class Board:
                 continue
             self._set_free(n, self.free[n] | (part.gpus & self.layout.usable[n]))
             self.cpus[n] += part.cpus
-            self.memory_gb[n] += part.memory_gb
+            self.memory_kib[n] += kib(part.memory_gb)
 
     def holds(self, part: Slice) -> bool:
         """Are these very GPUs free, and the CPUs and memory with them?"""
@@ -104,7 +111,7 @@ class Board:
         return (
             part.gpus & ~self.free[n] == 0
             and (not part.cpus or part.cpus <= self.cpus[n])
-            and (not part.memory_gb or part.memory_gb <= self.memory_gb[n])
+            and (not part.memory_gb or kib(part.memory_gb) <= self.memory_kib[n])
         )
 
     def _set_free(self, n: int, free: int) -> None:

@@ -188,12 +188,12 @@ def decode(kind: str, version: int, body: dict[str, Any]) -> Event:
     cls = TYPES.get(kind)
     if cls is None:
         raise UnknownEvent(f"event type {kind!r} is not known to this version of Rota")
-    while version < cls.VERSION:
-        body = UPCASTS[kind, version](body)
-        version += 1
     if version > cls.VERSION:
         raise UnknownEvent(f"event {kind} has version {version}, this Rota reads up to {cls.VERSION}")
     try:
+        while version < cls.VERSION:
+            body = UPCASTS[kind, version](body)
+            version += 1
         return codec.decode(cls, body)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UnknownEvent(f"event {kind} v{version} cannot be read: {error!r}") from error

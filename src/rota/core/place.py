@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rota.core.board import Board, Layout
+from rota.core.board import Board, Layout, kib
 from rota.core.resources import Placement, Request, Slice, lowest
 
 Eligible = tuple[tuple[int, int], ...]
@@ -20,11 +20,12 @@ def place(board: Board, request: Request) -> Placement | None:
     if request.gpus > board.free_gpus:
         return None
     eligible = board.layout.eligible(request)
-    if request.nodes > 1:
+    if request.nodes:
         return _even(board, request, eligible)
     largest = _largest(board.layout, eligible)
     if request.gpus > largest:
-        return _whole_nodes(board, request, eligible, largest)
+        whole = _whole_nodes(board, request, eligible, largest)
+        return _spread(board, request, eligible) if whole is None and request.span else whole
     node = next(_by_fit(board, request, eligible, request.gpus), None)
     if node is not None:
         return (_slice(board, node, request, request.gpus),)
@@ -76,7 +77,9 @@ def _by_fit(board: Board, request: Request, eligible: Eligible, need: int) -> It
 
 
 def _qualifies(board: Board, node: int, request: Request, eligible: Eligible, need: int) -> bool:
-    if request.cpus > board.cpus[node] or request.memory_gb > board.memory_gb[node]:
+    if request.cpus and request.cpus > board.cpus[node]:
+        return False
+    if request.memory_gb and kib(request.memory_gb) > board.memory_kib[node]:
         return False
     return (board.free[node] & _mask(board.layout, node, eligible)).bit_count() >= need
 
@@ -94,7 +97,9 @@ def _slice(board: Board, node: int, request: Request, count: int) -> Slice:
 
 
 def _even(board: Board, request: Request, eligible: Eligible) -> Placement | None:
-    share = request.gpus // request.nodes
+    share, uneven = divmod(request.gpus, request.nodes)
+    if uneven:
+        return None
     chosen = []
     for node in _by_fit(board, request, eligible, share):
         chosen.append(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from rota.core.run import (
     ENDED,
     KEPT_ATTEMPTS,
     Attempt,
+    IllegalTransition,
     PastAttempt,
     Run,
     RunState,
@@ -59,7 +60,7 @@ def _held(state: State, event: e.RunHeld) -> None:
 
 
 def _released(state: State, event: e.RunReleased) -> None:
-    run = state.runs[event.run_id]
+    run = _idle(state, event.run_id)
     state.put(replace(run, state=move(run.state, RunState.QUEUED), why=""))
 
 
@@ -68,13 +69,15 @@ def _reprioritised(state: State, event: e.RunReprioritised) -> None:
 
 
 def _ended(state: State, event: e.RunEnded) -> None:
-    run = state.runs[event.run_id]
-    state.put(replace(run, state=move(run.state, event.state), why=event.why, ended_at=event.at, waiting_on=()))
+    run = _idle(state, event.run_id)
+    end = _one_of(event.state, ENDED)
+    state.put(replace(run, state=move(run.state, end), why=event.why, ended_at=event.at, waiting_on=()))
     _unblock(state, event.run_id, event.state)
 
 
 def _planned(state: State, event: e.AttemptPlanned) -> None:
     run = state.runs[event.run_id]
+    starting = move(run.state, RunState.STARTING)
     charge = gpu_count(event.placement) * run.expected_s
     state.board.take(event.placement)
     _charge(state, run.user, charge, event.at)
@@ -91,7 +94,7 @@ def _planned(state: State, event: e.AttemptPlanned) -> None:
     state.put(
         replace(
             run,
-            state=move(run.state, RunState.STARTING),
+            state=starting,
             attempt=attempt,
             attempts_made=attempt.number,
             not_before=0.0,
@@ -115,6 +118,7 @@ def _stop_requested(state: State, event: e.StopRequested) -> None:
 
 def _attempt_ended(state: State, event: e.AttemptEnded) -> None:
     run, attempt = _live(state, event.run_id, event.attempt_id)
+    then = move(run.state, _one_of(event.next, ENDED | {RunState.QUEUED}))
     state.board.give(attempt.placement)
     _charge(state, run.user, event.gpu_s - attempt.charged_gpu_s, event.at)
     past = PastAttempt(
@@ -127,10 +131,10 @@ def _attempt_ended(state: State, event: e.AttemptEnded) -> None:
         exit=event.exit,
         gpu_s=event.gpu_s,
     )
-    ended = event.next in ENDED
+    ended = then in ENDED
     run = replace(
         run,
-        state=move(run.state, event.next),
+        state=then,
         attempt=None,
         past=(*run.past, past)[-KEPT_ATTEMPTS:],
         retries=run.retries + event.counts,
@@ -186,6 +190,20 @@ def _live(state: State, run_id: str, attempt_id: str) -> tuple[Run, Attempt]:
     if run.attempt is None or run.attempt.id != attempt_id:
         raise StaleEvent(f"{attempt_id} is not the live attempt of {run_id}")
     return run, run.attempt
+
+
+def _idle(state: State, run_id: str) -> Run:
+    """A run with a live attempt is moved by what happens to the attempt, never past it."""
+    run = state.runs[run_id]
+    if run.attempt is not None:
+        raise StaleEvent(f"{run_id} has a live attempt, {run.attempt.id}")
+    return run
+
+
+def _one_of(state: RunState, allowed: Set[RunState]) -> RunState:
+    if state not in allowed:
+        raise IllegalTransition(f"{state} is no state this event may lead to")
+    return state
 
 
 def _charge(state: State, user: str, gpu_s: float, now: float) -> None:

@@ -27,7 +27,8 @@ def retry(exit: Exit, run: Run, policy: Policy) -> RetryDecision:
         case Cause.PREEMPTED:
             return RetryDecision(True, "preempted")
         case Cause.TIME_LIMIT:
-            return RetryDecision(False, f"time limit of {run.spec.time_limit_s:g} s reached")
+            limit = "" if run.spec.time_limit_s is None else f" of {run.spec.time_limit_s:g} s"
+            return RetryDecision(False, f"time limit{limit} reached")
         case Cause.LOST:
             return _limited(run, policy, exit.message or "its machine or supervisor was lost")
         case Cause.LAUNCH_FAILED:

@@ -18,7 +18,7 @@ PAIRS = list(product(RunState, RunState))
 # Written out by hand, from the life of a run as a person would tell it; not computed from TABLE.
 TOLD = {
     "held": "queued cancelled",
-    "queued": "held starting cancelled failed",
+    "queued": "held starting cancelled",
     "starting": "running queued succeeded failed cancelled lost",
     "running": "queued succeeded failed cancelled lost",
     "succeeded": "",

@@ -39,10 +39,17 @@ def probe(name: str) -> Hierarchies:
     """Find where groups can really be made and joined, by doing it. Called once, in the zygote: it forks."""
     mounts = _mounts()
     own = _own_groups()
-    unified = _usable([f"{m}{own.get('', '/')}" for kind, m, _ in mounts if kind == "cgroup2"]
-                      + [m for kind, m, _ in mounts if kind == "cgroup2"], name, "cgroup.kill")
-    devices = _usable([f"{m}{own.get('devices', '/')}" for kind, m, opts in mounts if kind == "cgroup" and "devices" in opts],
-                      name, "devices.deny")
+    unified = _usable(
+        [f"{m}{own.get('', '/')}" for kind, m, _ in mounts if kind == "cgroup2"]
+        + [m for kind, m, _ in mounts if kind == "cgroup2"],
+        name,
+        "cgroup.kill",
+    )
+    devices = _usable(
+        [f"{m}{own.get('devices', '/')}" for kind, m, opts in mounts if kind == "cgroup" and "devices" in opts],
+        name,
+        "devices.deny",
+    )
     if unified:
         _try_write(f"{unified}/cgroup.subtree_control", "+memory")  # for memory.events; refused in a hybrid set-up
     return Hierarchies(unified, devices)
@@ -114,7 +121,13 @@ def deny_devices(group: str, denied: list[Device]) -> None:
     program = _device_program(denied)
     instructions = ctypes.create_string_buffer(program, len(program))
     licence = ctypes.create_string_buffer(b"GPL")
-    load = struct.pack("=IIQQ", BPF_PROG_TYPE_CGROUP_DEVICE, len(program) // 8, ctypes.addressof(instructions), ctypes.addressof(licence))
+    load = struct.pack(
+        "=IIQQ",
+        BPF_PROG_TYPE_CGROUP_DEVICE,
+        len(program) // 8,
+        ctypes.addressof(instructions),
+        ctypes.addressof(licence),
+    )
     prog_fd = _bpf(BPF_PROG_LOAD, load)
     try:
         group_fd = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

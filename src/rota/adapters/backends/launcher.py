@@ -24,7 +24,9 @@ class Overloaded(Exception):
 
 
 class Launcher:
-    def __init__(self, root: Path, *, cgroups: bool, deny: Sequence[tuple[int, int]], prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, root: Path, *, cgroups: bool, deny: Sequence[tuple[int, int]], prefix: Sequence[str] = ()
+    ) -> None:
         self._root = root
         self._prefix = list(prefix)  # tests run the zygote under strace
         name = f"rota-{zlib.crc32(os.fsencode(root)):08x}"

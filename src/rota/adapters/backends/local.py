@@ -43,7 +43,12 @@ class _Attempt:
 
 class LocalBackend:
     def __init__(
-        self, root: Path, *, cgroups: bool = True, deny: Sequence[tuple[int, int]] = (), zygote_prefix: Sequence[str] = ()
+        self,
+        root: Path,
+        *,
+        cgroups: bool = True,
+        deny: Sequence[tuple[int, int]] = (),
+        zygote_prefix: Sequence[str] = (),
     ) -> None:
         self._root = str(root.absolute())
         self._launcher = Launcher(Path(self._root), cgroups=cgroups, deny=deny, prefix=zygote_prefix)
@@ -90,7 +95,9 @@ class LocalBackend:
         name = _checked(attempt_id)
         directory = records.attempt_dir(self._root, name)
         never = Exit(Cause.NEVER_STARTED, message="stopped before it was started", ended_tick=procs.boottime())
-        if (os.path.exists(directory) or not claims.veto(self._root, name, never)) and claims.read_exit(directory) is None:
+        if (os.path.exists(directory) or not claims.veto(self._root, name, never)) and claims.read_exit(
+            directory
+        ) is None:
             content = {"cause": order.cause, "signal": int(order.signal), "grace_s": order.grace_s}
             records.publish(directory, "stop", records.dump(content))
             # The shim records its pid and then looks for a stop; we the other way round. One of the two sees the other.
@@ -273,7 +280,9 @@ class LocalBackend:
             attempt.burying = False
         watcher = self._watcher
         if watcher is not None:
-            watcher.post(lambda: self._settle(name) if end is not None else watcher.later(1.0, lambda: self._settle(name)))
+            watcher.post(
+                lambda: self._settle(name) if end is not None else watcher.later(1.0, lambda: self._settle(name))
+            )
 
 
 def _checked(attempt_id: str) -> str:

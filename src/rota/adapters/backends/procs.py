@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MARKER = "ROTA_ATTEMPT_ID"
-MAX_PROC_READ = 1 << 20  # an environment can be larger (up to the stack limit); the marker is looked for in all of it, piecewise
+MAX_PROC_READ = (
+    1 << 20
+)  # an environment can be larger (up to the stack limit); the marker is looked for in all of it, piecewise
 
 
 def boot_id() -> str:

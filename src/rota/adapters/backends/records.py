@@ -75,7 +75,11 @@ def discard(private: str) -> None:
 
 def publish(directory: str, name: str, content: bytes, *, durable: bool = False, replace: bool = True) -> bool:
     """Make `name` appear whole. With replace=False an existing file stays and False is returned."""
-    temporary = f"{directory}/.{name}.{os.getpid()}.{os.urandom(4).hex()}" if not replace else f"{directory}/.{name}.{os.getpid()}"
+    temporary = (
+        f"{directory}/.{name}.{os.getpid()}.{os.urandom(4).hex()}"
+        if not replace
+        else f"{directory}/.{name}.{os.getpid()}"
+    )
     fd = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         view = content

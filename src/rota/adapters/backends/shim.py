@@ -86,7 +86,9 @@ class Shim:
 
     def _launch(self) -> None:
         account = task.Account(self.order["account"]) if self.order["account"] else None
-        log = os.open(f"{self.directory}/log", os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        log = os.open(
+            f"{self.directory}/log", os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
         if account is not None and account.privileged:
             os.fchown(log, account.uid, account.gid)  # so that the job may open /dev/stderr
         self.cap = LogCap(log, self.directory, self.order["log_cap_bytes"])
@@ -117,11 +119,17 @@ class Shim:
             self._await_exec()
 
     def _publish_pid(self, tick: float) -> None:
-        record = {"pid": os.getpid(), "start": procs.start_time("self"), "tasks": self.leaders, "boot_id": self.house.boot_id, "tick": tick}
+        record = {
+            "pid": os.getpid(),
+            "start": procs.start_time("self"),
+            "tasks": self.leaders,
+            "boot_id": self.house.boot_id,
+            "tick": tick,
+        }
         records.publish(self.directory, "pid", records.dump(record))
 
     def _await_exec(self) -> None:
-        """"Started" is said once the command runs: a refusal is the end, not a start."""
+        """ "Started" is said once the command runs: a refusal is the end, not a start."""
         if select.select([self.errors], [], [], EXEC_WAIT_S)[0] and self._read_refusals():
             return
         self._nudge()
@@ -302,8 +310,16 @@ class Shim:
             self.started_tick = None
         if self.started_tick is None and self.cause:
             code, signum = None, None  # stopped before the command was let go
-        return {"cause": cause, "code": code, "signal": signum, "message": message, "oom": self.oom,
-                "started_tick": self.started_tick, "ended_tick": procs.boottime(), "boot_id": self.house.boot_id}
+        return {
+            "cause": cause,
+            "code": code,
+            "signal": signum,
+            "message": message,
+            "oom": self.oom,
+            "started_tick": self.started_tick,
+            "ended_tick": procs.boottime(),
+            "boot_id": self.house.boot_id,
+        }
 
     def _nudge(self) -> None:
         try:
@@ -313,7 +329,11 @@ class Shim:
 
     def _note(self, text: str) -> None:
         try:
-            fd = os.open(f"{self.directory}/shim.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(
+                f"{self.directory}/shim.log",
+                os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+            )
             os.write(fd, f"{text}\n".encode(errors="surrogateescape"))
             os.close(fd)
         except OSError:

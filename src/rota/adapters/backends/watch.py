@@ -25,7 +25,14 @@ log = logging.getLogger(__name__)
 
 
 class Watcher:
-    def __init__(self, nudge: Path, launcher: Launcher, settle: Callable[[str], None], gone: Callable[[str], None], reborn: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        nudge: Path,
+        launcher: Launcher,
+        settle: Callable[[str], None],
+        gone: Callable[[str], None],
+        reborn: Callable[[], None],
+    ) -> None:
         self._launcher = launcher
         self._settle, self._gone, self._reborn = settle, gone, reborn
         self._selector = selectors.DefaultSelector()
@@ -34,7 +41,9 @@ class Watcher:
         self._count = 0
         self._partial = b""
         self._stopping = False
-        self._nudge = os.open(nudge, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # RDWR: no end of file when the last shim leaves
+        self._nudge = os.open(
+            nudge, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+        )  # RDWR: no end of file when the last shim leaves
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._zygote = -1
         self._zygote_mask = 0
@@ -95,7 +104,9 @@ class Watcher:
     def _do(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception:  # the thread must outlive a bug in the receiver of a report, or a full disk: files stay the truth
+        except (
+            Exception
+        ):  # the thread must outlive a bug in the receiver of a report, or a full disk: files stay the truth
             log.exception("watching local attempts")
 
     def _on_wake(self) -> None:

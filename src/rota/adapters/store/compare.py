@@ -20,7 +20,11 @@ def compare(a: State, b: State) -> list[str]:
     found += _runs(_live(a), _live(b))
     if list(a.nodes) != list(b.nodes):
         found.append(f"nodes: {list(a.nodes)} != {list(b.nodes)}")
-    found += [f"node {key}: {a.nodes[key]} != {b.nodes[key]}" for key in _both(a.nodes, b.nodes) if a.nodes[key] != b.nodes[key]]
+    found += [
+        f"node {key}: {a.nodes[key]} != {b.nodes[key]}"
+        for key in _both(a.nodes, b.nodes)
+        if a.nodes[key] != b.nodes[key]
+    ]
     found += _one_sided("usage of", a.usage, b.usage)
     found += [
         f"usage of {user}: {a.usage[user]} != {b.usage[user]}"

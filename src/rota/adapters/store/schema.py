@@ -41,7 +41,13 @@ events = Table(
     Column("by", Text, nullable=False),
     Column("body", Text, nullable=False),
     Column("sum", BIG, nullable=False),
-    Index("events_run", "run_id", "seq", sqlite_where=text("run_id IS NOT NULL"), postgresql_where=text("run_id IS NOT NULL")),
+    Index(
+        "events_run",
+        "run_id",
+        "seq",
+        sqlite_where=text("run_id IS NOT NULL"),
+        postgresql_where=text("run_id IS NOT NULL"),
+    ),
 )
 
 runs = Table(

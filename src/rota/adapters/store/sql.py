@@ -42,7 +42,9 @@ class Statements:
         self.insert_key = self._insert(s.keys)
         self.delete_node = self._compile(delete(s.nodes).where(s.nodes.c.id == bindparam("b_id")), ("b_id",))
         self.delete_run = self._compile(delete(s.runs).where(s.runs.c.id == bindparam("b_id")), ("b_id",))
-        self.delete_attempts = self._compile(delete(s.attempts).where(s.attempts.c.run_id == bindparam("b_id")), ("b_id",))
+        self.delete_attempts = self._compile(
+            delete(s.attempts).where(s.attempts.c.run_id == bindparam("b_id")), ("b_id",)
+        )
         self.upsert_node = self._upsert(s.nodes, keep=("position",))
         self.upsert_setting = self._upsert(s.settings)
         self.upsert_usage = self._upsert(s.usage)
@@ -50,7 +52,8 @@ class Statements:
             select(*(s.runs.c[name] for name in RUN_COLUMNS)).where(s.runs.c.id == bindparam("b_id")), ("b_id",)
         )
         self.get_key = self._compile(
-            select(s.keys).where(s.keys.c.principal == bindparam("b_p"), s.keys.c.key == bindparam("b_k")), ("b_p", "b_k")
+            select(s.keys).where(s.keys.c.principal == bindparam("b_p"), s.keys.c.key == bindparam("b_k")),
+            ("b_p", "b_k"),
         )
 
     def _insert(self, table: Table) -> str:
@@ -72,4 +75,3 @@ class Statements:
         if got != list(order):  # the caller's tuples would land in the wrong columns
             raise TypeError(f"{compiled} takes {got}, not {list(order)}")
         return str(compiled)
-

@@ -45,7 +45,12 @@ def engine(path: Path, options: str, begin: str, *pragmas: str, pooled: bool = F
     def connect() -> Any:
         # isolation_level=None: the driver starts no transactions of its own, so that BEGIN is exactly what we say
         raw = module.connect(
-            uri(path, options), uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=64
+            uri(path, options),
+            uri=True,
+            timeout=BUSY_S,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
         )
         try:
             for pragma in pragmas:
@@ -57,7 +62,13 @@ def engine(path: Path, options: str, begin: str, *pragmas: str, pooled: bool = F
 
     if pooled:
         made = create_engine(
-            "sqlite://", module=module, creator=connect, poolclass=QueuePool, pool_size=4, max_overflow=12, pool_timeout=5
+            "sqlite://",
+            module=module,
+            creator=connect,
+            poolclass=QueuePool,
+            pool_size=4,
+            max_overflow=12,
+            pool_timeout=5,
         )
     else:
         made = create_engine("sqlite://", module=module, creator=connect, poolclass=NullPool)

@@ -112,7 +112,9 @@ class SqlStore:
 
     def replay(self) -> State:
         with self._read() as connection, collector_off():
-            newest = connection.execute(select(s.checkpoints).order_by(s.checkpoints.c.seq.desc()).limit(1)).one_or_none()
+            newest = connection.execute(
+                select(s.checkpoints).order_by(s.checkpoints.c.seq.desc()).limit(1)
+            ).one_or_none()
             state = State() if newest is None else unpack(newest.seq, newest.body, newest.sum)
             state.index_all()
             later = select(s.events).where(s.events.c.seq > state.version).order_by(s.events.c.seq)
@@ -148,7 +150,9 @@ class SqlStore:
 
     def attempts(self, run_id: str) -> Sequence[PastAttempt]:
         a = s.attempts.c
-        query = select(a.id, a.body, a.sum).where(a.run_id == rows.to_column(run_id)).order_by(a.number.desc()).limit(MOST)
+        query = (
+            select(a.id, a.body, a.sum).where(a.run_id == rows.to_column(run_id)).order_by(a.number.desc()).limit(MOST)
+        )
         with self._read() as connection:
             return [rows.read_attempt(row) for row in reversed(connection.execute(query).all())]
 

@@ -37,7 +37,9 @@ class Writer:
             except SQLAlchemyError as error:
                 raise self._failed(error) from error
 
-    def commit(self, version: int, batch: Sequence[tuple[str, Sequence[tuple[Any, ...]]]], head: tuple[Any, ...]) -> None:
+    def commit(
+        self, version: int, batch: Sequence[tuple[str, Sequence[tuple[Any, ...]]]], head: tuple[Any, ...]
+    ) -> None:
         """Move the head from `version - n` on and write the rows; see `move_head` for the parameters."""
         with self._lock:
             connection = self._connection or self._reconnect()

@@ -33,7 +33,14 @@ def command(limit: int, days: float, as_json: bool, data_dir: Path) -> None:
         sys.exit(75)
     if as_json:
         rows = [
-            {"id": r.id, "name": r.spec.name, "user": r.user, "state": r.state, "gpus": r.spec.request.gpus, "why": r.why}
+            {
+                "id": r.id,
+                "name": r.spec.name,
+                "user": r.user,
+                "state": r.state,
+                "gpus": r.spec.request.gpus,
+                "why": r.why,
+            }
             for r in runs
         ]
         usage = [{"user": t.user, "attempts": t.attempts, "gpu_hours": t.gpu_s / 3600} for t in totals]

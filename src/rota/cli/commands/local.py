@@ -16,6 +16,7 @@ import click
 from rota.cli.options import data_dir_option, nodes_option, parse_cluster
 
 if TYPE_CHECKING:
+    from rota.app.authz import Principal
     from rota.app.service import Service
     from rota.core.run import Run
 
@@ -81,7 +82,7 @@ def command(
     sys.exit(_status(ended))
 
 
-def _me():  # type: ignore[no-untyped-def]
+def _me() -> Principal:
     import getpass
 
     from rota.app.authz import Principal, Role

@@ -52,13 +52,17 @@ def command() -> None:
     from rota.config import Settings
     from rota.main import open_rota
 
-    click.echo(f"Rota on a SIMULATED cluster: {NODES} nodes x {GPUS} GPUs. The jobs are real processes, the GPUs are not.\n")
+    click.echo(
+        f"Rota on a SIMULATED cluster: {NODES} nodes x {GPUS} GPUs. The jobs are real processes, the GPUs are not.\n"
+    )
     try:
-        with tempfile.TemporaryDirectory(prefix="rota-up-") as where:
-            with open_rota(Settings(Path(where), simulated=(NODES, GPUS))) as service:
-                runs = _show(service)
-                _picture(runs)
-                _logs(service, runs)
+        with (
+            tempfile.TemporaryDirectory(prefix="rota-up-") as where,
+            open_rota(Settings(Path(where), simulated=(NODES, GPUS))) as service,
+        ):
+            runs = _show(service)
+            _picture(runs)
+            _logs(service, runs)
     except CannotStart as error:
         click.echo(f"rota: {error}", err=True)
         sys.exit(75)
@@ -123,9 +127,9 @@ def _words(event: Event, names: dict[str, str]) -> str:
     match event:
         case e.AttemptPlanned(run_id=run_id, placement=placement):
             where = " + ".join(f"{part.node}:{','.join(map(str, bits(part.gpus)))}" for part in placement)
-            return f"start   {names.get(run_id, run_id)} on {where}"
+            return f"start     {names.get(run_id, run_id)} on {where}"
         case e.AttemptEnded(run_id=run_id, next=state, why=why):
-            return f"{state:9}{names.get(run_id, run_id)}{': ' + why if why else ''}"
+            return f"{state:10}{names.get(run_id, run_id)}{': ' + why if why else ''}"
         case _:
             return ""
 

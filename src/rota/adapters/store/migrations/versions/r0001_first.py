@@ -50,7 +50,14 @@ def upgrade() -> None:
 
 def _log() -> None:
     op.create_table(
-        "head", small("id", primary_key=True), big("epoch"), big("version"), real("at"), big("next_seq"), big("live"), big("sum")
+        "head",
+        small("id", primary_key=True),
+        big("epoch"),
+        big("version"),
+        real("at"),
+        big("next_seq"),
+        big("live"),
+        big("sum"),
     )
     op.create_table(
         "events",
@@ -120,7 +127,12 @@ def _small_tables() -> None:
     op.create_table("settings", text("key", primary_key=True), text("body"), big("sum"))
     op.create_table("usage", text("user", primary_key=True), real("gpu_s"), real("at"), big("sum"))
     op.create_table(
-        "keys", text("principal", primary_key=True), text("key", primary_key=True), text("digest"), text("run_id"), real("at")
+        "keys",
+        text("principal", primary_key=True),
+        text("key", primary_key=True),
+        text("digest"),
+        text("run_id"),
+        real("at"),
     )
     op.create_index("keys_at", "keys", ["at"])
 
@@ -128,8 +140,6 @@ def _small_tables() -> None:
 def _first_rows() -> None:
     """Epoch 0, an empty log, everything at its default. The sums are CRC-32s, see rows.checksum."""
     head = sa.table("head", *map(sa.column, ("id", "epoch", "version", "at", "next_seq", "live", "sum")))
-    op.bulk_insert(
-        head, [{"id": 1, "epoch": 0, "version": 0, "at": 0.0, "next_seq": 1, "live": 0, "sum": HEAD_SUM}]
-    )
+    op.bulk_insert(head, [{"id": 1, "epoch": 0, "version": 0, "at": 0.0, "next_seq": 1, "live": 0, "sum": HEAD_SUM}])
     settings = sa.table("settings", *map(sa.column, ("key", "body", "sum")))
     op.bulk_insert(settings, [{"key": key, "body": body, "sum": sum_} for key, body, sum_ in SETTINGS])
