@@ -9,7 +9,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SystemClock:
-    """`now` is read from the wall once and carried on by CLOCK_BOOTTIME: a jump of the wall clock changes nothing here."""
+    """`now` is read from the wall once and carried on by CLOCK_BOOTTIME: jumps of the wall change nothing here."""
 
     def __init__(self) -> None:
         self._wall = time.time()

@@ -8,6 +8,7 @@ stay usable. Whoever passes must either be done by that moment or keep off the r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from rota.core.board import Board
 from rota.core.place import place
@@ -19,13 +20,33 @@ from rota.core.snapshot import Snapshot
 def reserve(
     snap: Snapshot, board: Board, run_id: str, request: Request, started: list[tuple[float, Placement]]
 ) -> Reserve | None:
-    """`started` are the starts of this very pass with their expected ends. None = not even when all of it has ended."""
+    """`started` are the starts of this very pass with their expected ends. None = not even when all of it has ended.
+
+    Most ends change nothing for a wide request, so they are only counted; the board is brought up to date and asked
+    when enough nodes have enough GPUs for the first time, and then at each further node.
+    """
+    share, nodes = _least(request, board)
     later = board.copy()
-    share = _smallest_share(request, board)
+    index, free = board.layout.index, [mask.bit_count() for mask in board.free]
+    ready = sum(count >= share for count in free)
+    pending: list[Placement] = []
     for end, placement in _ends(snap, started):
-        later.give(placement)
-        if share and all(_free(later, part) < share for part in placement):
-            continue  # still too little on every node that just got something back: nothing can have changed
+        pending.append(placement)
+        news = False
+        for part in placement:
+            n = index.get(part.node, -1)
+            if n < 0:
+                continue
+            before = free[n]
+            free[n] = after = before + part.gpus.bit_count()
+            if after >= share:
+                news = True
+                ready += before < share
+        if not news or ready < nodes:
+            continue
+        for given in pending:
+            later.give(given)
+        pending.clear()
         spot = place(later, request)
         if spot is not None:
             return Reserve(run_id, max(end, snap.now), _prefer_busy(spot, board, later, request))
@@ -47,29 +68,21 @@ def _walk(snap: Snapshot) -> Iterator[tuple[float, Placement]]:
         yield end, attempt.placement
 
 
-def _smallest_share(request: Request, board: Board) -> int:
-    """With fewer GPUs than this a node is of no use to the request."""
-    if request.span:
-        return 1
+def _least(request: Request, board: Board) -> tuple[int, int]:
+    """(GPUs below which a node is of no use to the request, how many such nodes it needs at least)."""
     if request.nodes > 1:
-        return request.gpus // request.nodes
+        return request.gpus // request.nodes, request.nodes
     largest = max((mask.bit_count() for _, mask in board.layout.eligible(request)), default=0)
     if largest and request.gpus > largest:
-        return request.gpus % largest or largest
-    return request.gpus
-
-
-def _free(board: Board, part: Slice) -> int:
-    n = board.layout.index.get(part.node)
-    return 0 if n is None else board.free[n].bit_count()
+        return request.gpus % largest or largest, -(-request.gpus // largest)
+    return (1 if request.span else request.gpus), 1
 
 
 def _prefer_busy(spot: Placement, now: Board, later: Board, request: Request) -> Placement:
     chosen = []
     for part in spot:
         n = now.layout.index[part.node]
-        kind = now.layout.kind_of[n]
-        fit = next((mask for number, mask in now.layout.eligible(request) if number == kind), 0)
+        fit = _fit(now, n, request)
         busy = later.free[n] & fit & ~now.free[n]
         need = part.gpus.bit_count()
         gpus = lowest(busy, min(need, busy.bit_count()))
@@ -80,6 +93,30 @@ def _prefer_busy(spot: Placement, now: Board, later: Board, request: Request) ->
             spare ^= top
         chosen.append(Slice(part.node, gpus, part.cpus, part.memory_gb))
     return tuple(chosen)
+
+
+def _fit(board: Board, n: int, request: Request) -> int:
+    """The GPUs of a node that the request could use, as bits."""
+    kind = board.layout.kind_of[n]
+    return next((mask for number, mask in board.layout.eligible(request) if number == kind), 0)
+
+
+def exchange(hole: Reserve, request: Request, spot: Placement, board: Board, rest: Board) -> Reserve:
+    """A run that will be done in time took GPUs beside the hole: those come back, so free ones of the hole are let go.
+
+    `request` is the reserved run's, `board` and `rest` are what is free in all and outside the hole, after that start.
+    """
+    taken = {part.node: part.gpus for part in spot}
+    parts = []
+    for part in hole.placement:
+        n = board.layout.index[part.node]
+        coming = taken.get(part.node, 0) & ~part.gpus & _fit(board, n, request)
+        spare = part.gpus & board.free[n]
+        count = min(coming.bit_count(), spare.bit_count())
+        let_go = lowest(spare, count)
+        rest.give((Slice(part.node, let_go),))
+        parts.append(replace(part, gpus=part.gpus & ~let_go | lowest(coming, count)))
+    return replace(hole, placement=tuple(parts))
 
 
 def outside(board: Board, later: Reserve) -> Board:

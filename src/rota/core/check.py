@@ -2,85 +2,121 @@
 
 from __future__ import annotations
 
-from rota.core.resources import gpu_count
-from rota.core.run import ACTIVE, ENDED, RunState
+from collections.abc import Iterator
+
+from rota.core import order
+from rota.core.board import kib
+from rota.core.node import Node
+from rota.core.resources import Slice, gpu_count
+from rota.core.run import ACTIVE, ENDED, WAITING, Run, RunState
 from rota.core.state import State
+from rota.core.usage import Load
 
 
 def check(state: State) -> list[str]:
-    return [*_runs(state), *_ledger(state), *_indices(state)]
+    waiting = [run for run in state.runs.values() if run.state in WAITING]
+    active = [run for run in state.runs.values() if run.state in ACTIVE]
+    return [
+        *_runs(state),
+        *_ledger(state),
+        *_counts(state, waiting, active),
+        *_queue(state, waiting),
+        *_loads(state, [*waiting, *active]),
+    ]
 
 
-def _runs(state: State) -> list[str]:
-    wrong = []
+def _runs(state: State) -> Iterator[str]:
     for run in state.runs.values():
         if (run.attempt is not None) != (run.state in ACTIVE):
-            wrong.append(f"{run.id}: {run.state} with attempt {run.attempt}")
+            yield f"{run.id}: {run.state} with attempt {run.attempt}"
         if (run.ended_at is not None) != (run.state in ENDED):
-            wrong.append(f"{run.id}: {run.state} with ended_at {run.ended_at}")
+            yield f"{run.id}: {run.state} with ended_at {run.ended_at}"
         if run.attempt is not None:
             if run.attempt.number != run.attempts_made:
-                wrong.append(f"{run.id}: live attempt {run.attempt.number} of {run.attempts_made} made")
+                yield f"{run.id}: live attempt {run.attempt.number} of {run.attempts_made} made"
             if gpu_count(run.attempt.placement) != run.spec.request.gpus:
-                wrong.append(f"{run.id}: holds {gpu_count(run.attempt.placement)} of {run.spec.request.gpus} GPUs")
+                yield f"{run.id}: holds {gpu_count(run.attempt.placement)} of {run.spec.request.gpus} GPUs"
         numbers = [past.number for past in run.past]
         if numbers != sorted(set(numbers)) or (numbers and numbers[-1] > run.attempts_made):
-            wrong.append(f"{run.id}: past attempts {numbers}")
+            yield f"{run.id}: past attempts {numbers}"
         if any(past.gpu_s < 0 for past in run.past):
-            wrong.append(f"{run.id}: negative GPU-seconds")
-    return wrong
+            yield f"{run.id}: negative GPU-seconds"
 
 
-def _ledger(state: State) -> list[str]:
+def _ledger(state: State) -> Iterator[str]:
     """A GPU is held by at most one live attempt, and free + held = installed."""
-    wrong = []
-    held: dict[str, int] = dict.fromkeys(state.nodes, 0)
-    cpus: dict[str, int] = dict.fromkeys(state.nodes, 0)
+    held: dict[str, list[Slice]] = {node_id: [] for node_id in state.nodes}
     for run in state.runs.values():
         for part in run.attempt.placement if run.attempt else ():
-            if part.node not in held:
-                continue
-            if held[part.node] & part.gpus:
-                wrong.append(f"{part.node}: GPUs {held[part.node] & part.gpus:#b} held twice, by {run.id} too")
-            held[part.node] |= part.gpus
-            cpus[part.node] += part.cpus
+            held.get(part.node, []).append(part)
     for n, node in enumerate(state.board.layout.nodes):
         if node is not state.nodes.get(node.id):
-            wrong.append(f"{node.id}: the board shows another node")
-        if state.board.free[n] != node.usable & ~held[node.id]:
-            wrong.append(f"{node.id}: free {state.board.free[n]:#b}, usable {node.usable:#b}, held {held[node.id]:#b}")
-        if state.board.cpus[n] != node.cpus - cpus[node.id]:
-            wrong.append(f"{node.id}: {state.board.cpus[n]} CPUs free of {node.cpus}, {cpus[node.id]} held")
-        for count, bucket in enumerate(state.board.buckets[state.board.layout.kind_of[n]]):
-            here = node.alive and not node.drained and count == state.board.free[n].bit_count()
-            if bool(bucket >> n & 1) != here:
-                wrong.append(f"{node.id}: bucket {count} is wrong")
+            yield f"{node.id}: the board shows another node"
+        yield from _node(state, n, node, held.get(node.id, []))
+    if state.board.free_gpus != sum(mask.bit_count() for mask in state.board.free):
+        yield f"{state.board.free_gpus} GPUs free in all is not the sum of the nodes"
     if len(state.board.layout.nodes) != len(state.nodes):
-        wrong.append("the board does not show every node")
-    return wrong
+        yield "the board does not show every node"
 
 
-def _indices(state: State) -> list[str]:
-    wrong = []
-    waiting = [run for run in state.runs.values() if run.state in (RunState.QUEUED, RunState.HELD)]
-    active = [run for run in state.runs.values() if run.state in ACTIVE]
+def _node(state: State, n: int, node: Node, parts: list[Slice]) -> Iterator[str]:
+    board = state.board
+    held = 0
+    for part in parts:
+        if held & part.gpus:
+            yield f"{node.id}: GPUs {held & part.gpus:#b} held twice"
+        held |= part.gpus
+    if board.free[n] != node.usable & ~held:
+        yield f"{node.id}: free {board.free[n]:#b}, usable {node.usable:#b}, held {held:#b}"
+    cpus, memory = sum(part.cpus for part in parts), sum(kib(part.memory_gb) for part in parts)
+    if board.cpus[n] != node.cpus - cpus:
+        yield f"{node.id}: {board.cpus[n]} CPUs free of {node.cpus}, {cpus} held"
+    if board.memory_kib[n] != kib(node.memory_gb) - memory:
+        yield f"{node.id}: {board.memory_kib[n]} KiB free of {node.memory_gb} GB, {memory} KiB held"
+    for count, bucket in enumerate(board.buckets[board.layout.kind_of[n]]):
+        here = node.alive and not node.drained and count == board.free[n].bit_count()
+        if bool(bucket >> n & 1) != here:
+            yield f"{node.id}: bucket {count} is wrong"
+
+
+def _counts(state: State, waiting: list[Run], active: list[Run]) -> Iterator[str]:
     if (state.waiting, state.active) != (len(waiting), len(active)):
-        wrong.append(f"counts {state.waiting} waiting, {state.active} active; {len(waiting)} and {len(active)} there")
-    if {run_id for _, run_id in state.timeline} != {run.id for run in active}:
-        wrong.append("the timeline is not the active runs")
+        yield f"counts {state.waiting} waiting, {state.active} active; {len(waiting)} and {len(active)} there"
+    if list(state.timeline) != sorted((run.attempt.expected_end, run.id) for run in active if run.attempt):
+        yield "the timeline is not the active runs"
+    dependents: dict[str, set[str]] = {}
+    for run in waiting:
+        for dependency in run.waiting_on:
+            dependents.setdefault(dependency.run_id, set()).add(run.id)
+    if state.dependents != dependents:
+        yield "the dependents are not those that wait"
+
+
+def _queue(state: State, waiting: list[Run]) -> Iterator[str]:
     delayed = {run_id for _, run_id in state.delayed}
     for run in waiting:
         eligible = run.state is RunState.QUEUED and not run.waiting_on
-        if eligible != ((run.id in state.queue) != (run.id in delayed)):
-            wrong.append(f"{run.id}: {run.state}, in queue {run.id in state.queue}, delayed {run.id in delayed}")
-    if len(state.queue) + len(delayed) > len(waiting):
-        wrong.append("the queue holds runs that do not wait")
+        if (run.id in state.queue) + (run.id in delayed) != eligible:
+            yield f"{run.id}: {run.state}, in queue {run.id in state.queue}, delayed {run.id in delayed}"
+    if not {run_id for _, _, run_id in state.queue.entries()} | delayed <= {run.id for run in waiting}:
+        yield "the queue holds runs that do not wait"
+    for _, key, run_id in state.queue.entries():
+        if run_id in state.runs and key != order.key(state.policy, state.runs[run_id]):
+            yield f"{run_id}: stands at {key} in the queue"
     for lane in state.queue.lanes():
         if lane.runs != sorted(lane.runs):
-            wrong.append(f"lane of {lane.user} is not in order")
-    for user, load in state.load.items():
-        mine = [run for run in active if run.user == user]
-        gpus = sum(gpu_count(run.attempt.placement) for run in mine if run.attempt)
-        if (load.running, load.gpus) != (len(mine), gpus):
-            wrong.append(f"load of {user}: {load}, {len(mine)} runs and {gpus} GPUs there")
-    return wrong
+            yield f"lane of {lane.user} is not in order"
+
+
+def _loads(state: State, runs: list[Run]) -> Iterator[str]:
+    loads: dict[str, Load] = {}
+    for run in runs:
+        load = loads.setdefault(run.user, Load())
+        if run.attempt is None:
+            load.queued += 1
+        else:
+            load.running += 1
+            load.gpus += gpu_count(run.attempt.placement)
+    for user in sorted(loads.keys() | state.load.keys()):
+        if loads.get(user) != state.load.get(user):
+            yield f"load of {user}: {state.load.get(user)}, there is {loads.get(user)}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from rota.core import preempt
-from rota.core.backfill import outside, reserve
+from rota.core.backfill import exchange, outside, reserve
 from rota.core.board import Board
 from rota.core.order import Key
 from rota.core.place import place
@@ -67,24 +67,41 @@ class _Pass:
         heap: list[Entry] = []
         needs_gpu = True
         for lane in self.snap.queue.lanes():
-            key, run_id = lane.runs[0]
-            heap.append((self.share_of(lane.user), key, run_id, lane, 0))
+            heap.append(self.entry(lane, 0))
             needs_gpu = needs_gpu and lane.request.gpus > 0
         heapify(heap)
         while heap and self.room > 0 and not self.stopped:
-            if needs_gpu and not self.board.free_gpus and (self.reserve or self.policy.backfill is Backfill.SKIP):
+            if needs_gpu and self.used_up():
                 break
-            share, _, run_id, lane, at = heappop(heap)
-            if self.fair and share != self.share_of(lane.user):  # it started something since
-                key = lane.runs[at][0]
-                heappush(heap, (self.share_of(lane.user), key, run_id, lane, at))
-                continue
+            share, key, run_id, lane, at = heappop(heap)
+            if self.fair:
+                fresh = self.entry(lane, at)
+                if fresh[:2] != (share, key):  # somebody started something since
+                    heappush(heap, fresh)
+                    continue
             if self.consider(self.snap.runs[run_id], lane):
                 following = self.next_in(lane, at + 1)
                 if following < len(lane.runs):
-                    key, run_id = lane.runs[following]
-                    heappush(heap, (self.share_of(lane.user), key, run_id, lane, following))
+                    heappush(heap, self.entry(lane, following))
         return Plan(self.snap.version, tuple(self.starts), self.preempts, self.reserve, self.examined)
+
+    def entry(self, lane: Lane, at: int) -> Entry:
+        key, run_id = lane.runs[at]
+        share = self.share_of(lane.user)
+        past = self.snap.runs[run_id].past
+        if past and past[-1].for_run in self.snap.queue:
+            # It was stopped for a run that still waits: not before that one, whatever the order says, or the two
+            # would stop and start in turns for ever.
+            first = self.snap.runs[past[-1].for_run]
+            turn, seq = self.snap.queue.key_of(first.id)
+            share, key = max((share, key), (self.share_of(first.user), (turn, seq + 1)))
+        return (share, key, run_id, lane, at)
+
+    def used_up(self) -> bool:
+        """Nothing is free, and nobody left could change that."""
+        if self.board.free_gpus or self.preempt_tries:
+            return False
+        return self.reserve is not None or self.policy.backfill is Backfill.SKIP
 
     def consider(self, run: Run, lane: Lane) -> bool:
         """Start it if it can be. False = no other run of this lane can start in this pass either."""
@@ -125,12 +142,15 @@ class _Pass:
                 self.unplaceable.add(lane.shape)
                 self.try_preempt(run)
                 return False
+            self.start(run, spot)
+            request = self.snap.runs[self.reserve.run_id].spec.request
+            self.reserve = exchange(self.reserve, request, spot, self.board, self.outside)
+            return True
+        spot = None if lane.shape in self.too_long else place(self.outside, lane.request)
+        if spot is None:
+            self.too_long.add(lane.shape)
         else:
-            spot = None if lane.shape in self.too_long else place(self.outside, lane.request)
-            if spot is None:
-                self.too_long.add(lane.shape)
-                return True
-        self.start(run, spot)
+            self.start(run, spot)
         return True
 
     def next_in(self, lane: Lane, at: int) -> int:
@@ -145,26 +165,26 @@ class _Pass:
 
     def block(self, run: Run) -> None:
         """The first that cannot start."""
-        if self.try_preempt(run):
+        victims = self.try_preempt(run)
+        if victims:
             return
         if self.policy.backfill is Backfill.NONE:
             self.stopped = True
-        elif self.policy.backfill is Backfill.EASY:
+        elif self.policy.backfill is Backfill.EASY or victims is not None:
             self.reserve = reserve(self.snap, self.board, run.id, run.spec.request, self.ends)
             if self.reserve is not None:
                 self.outside = outside(self.board, self.reserve)
 
-    def try_preempt(self, run: Run) -> bool:
-        """True when victims were chosen: the pass ends there, so that nobody else takes what they give back."""
+    def try_preempt(self, run: Run) -> tuple[Preempt, ...] | None:
+        """As preempt.choose. With victims the pass ends, so that nobody else takes what they give back."""
         if self.preempt_tries <= 0:
-            return False
+            return None
         self.preempt_tries -= 1
         victims = preempt.choose(self.snap, self.board, run, {p.run_id for p in self.preempts})
-        if not victims:
-            return False
-        self.preempts += victims
-        self.stopped = True
-        return True
+        if victims:
+            self.preempts += victims
+            self.stopped = True
+        return victims
 
     def start(self, run: Run, spot: Placement) -> None:
         self.board.take(spot)

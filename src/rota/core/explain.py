@@ -6,14 +6,17 @@ The answers come from the functions the pass itself uses (place, reserve, over, 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rota.core.backfill import reserve
+from rota.core.backfill import outside, reserve
 from rota.core.decide import bound_s, decide
+from rota.core.forecast import planned
 from rota.core.place import could_ever_fit, place
 from rota.core.plan import Plan, Reserve
-from rota.core.policy import Backfill, Ordering
+from rota.core.policy import Ordering
 from rota.core.quota import Over, over
+from rota.core.reduce import reduce
 from rota.core.resources import Placement, Request
 from rota.core.run import Run, RunState
 from rota.core.snapshot import Snapshot, snapshot
@@ -45,18 +48,33 @@ def explain(state: State, now: float, run_id: str) -> Explanation:
     snap = snapshot(state, now)
     if run.state not in (RunState.HELD, RunState.QUEUED):
         return Explanation(run_id, ())
+    plan = decide(snap)
+    while plan.starts:  # what is about to start stands in the way from now on
+        if _starts(plan, run_id):
+            return Explanation(run_id, (), position(snap, run_id), "starts in the pass that is under way")
+        state = _after(state, plan, snap.now)
+        snap = snapshot(state, now)
+        plan = decide(snap)
     reasons = [*_own(run, snap.now), *_switches(state, snap), *_limits(snap, run)]
     if run_id not in state.queue:
         return Explanation(run_id, tuple(reasons))
-    plan = decide(snap)
-    if any(start.run_id == run_id for start in plan.starts):
-        return Explanation(run_id, tuple(reasons), position(snap, run_id), "starts in the pass that is under way")
     reasons += _resources(state, snap, run, plan)
     rank = position(snap, run_id)
     if rank > 1:
         ahead = tuple(sorted(_ahead(snap, run_id), key=lambda r: state.runs[r].seq)[:SHOWN])
         reasons.append(Reason("order", f"{rank - 1} waiting before it under {snap.policy.ordering}", ahead))
-    return Explanation(run_id, tuple(reasons), rank, _hint(snap, run, plan))
+    return Explanation(run_id, tuple(reasons), rank, _hint(state, snap, run, plan))
+
+
+def _starts(plan: Plan, run_id: str) -> bool:
+    return any(start.run_id == run_id for start in plan.starts)
+
+
+def _after(state: State, plan: Plan, now: float) -> State:
+    world = state.fork()
+    for start in plan.starts:
+        reduce(world, planned(start.run_id, world.runs[start.run_id].attempts_made + 1, now, start.placement))
+    return world
 
 
 def position(snap: Snapshot, run_id: str) -> int:
@@ -134,15 +152,17 @@ def _resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reaso
     if not could_ever_fit(snap.board.layout, request):
         return [Reason("impossible", f"no node, nor all together, could ever give {describe(request)}")]
     if place(snap.board, request) is None:
-        hole = reserve(snap, snap.board, run.id, request, [])
-        if hole is None:
+        spot = reserve(snap, snap.board, run.id, request, [])
+        if spot is None:
             out = ", ".join(node.id for node in state.nodes.values() if node.drained or not node.alive) or "unfit GPUs"
             return [Reason("nodes", f"{describe(request)} would need nodes that are out of service: {out}")]
         free = snap.board.free_gpus
         text = f"needs {describe(request)}; {free} GPUs are free in all, not in the right place or not enough"
-        return [Reason("resources", text, _holders(snap, hole.placement), hole.at)]
-    if plan.reserve is not None and snap.policy.backfill is Backfill.EASY:
-        return [_behind(snap, run, plan.reserve)]
+        return [Reason("resources", text, _holders(snap, spot.placement), spot.at)]
+    hole = plan.reserve
+    late = hole is not None and snap.now + bound_s(run) > hole.at
+    if hole is not None and late and place(outside(snap.board, hole), request) is None:
+        return [_behind(snap, run, hole)]
     return []
 
 
@@ -164,16 +184,30 @@ def _holders(snap: Snapshot, placement: Placement) -> tuple[str, ...]:
     return tuple(found[:SHOWN])
 
 
-def _hint(snap: Snapshot, run: Run, plan: Plan) -> str:
+def _hint(state: State, snap: Snapshot, run: Run, plan: Plan) -> str:
+    """The first change that helps; each is tried out on a copy, so that what is promised holds."""
+    world: State | None = None
+    for text, changed in _changes(snap, run, plan):
+        world = world or state.fork()
+        world.put(changed)
+        if _starts(decide(snapshot(world, snap.now)), run.id):
+            return text
+    return ""
+
+
+def _changes(snap: Snapshot, run: Run, plan: Plan) -> Iterator[tuple[str, Run]]:
     request = run.spec.request
     if plan.reserve is not None and plan.reserve.run_id != run.id and place(snap.board, request) is not None:
-        left = plan.reserve.at - snap.now
+        left = int(plan.reserve.at - snap.now)
         if left >= 1:
-            return f"with a time limit of {int(left)} s it would fit before the reservation and start now"
+            text = f"with a time limit of {left} s it would fit before the reservation and start now"
+            spec = replace(run.spec, time_limit_s=float(left))
+            yield text, replace(run, spec=spec, expected_s=min(run.expected_s, left))
     for gpus in range(request.gpus - 1, 0, -1):
-        if request.nodes <= 1 and place(snap.board, replace(request, gpus=gpus)) is not None:
-            return f"with {gpus} GPU{'s' if gpus > 1 else ''} there would be room now"
-    return ""
+        fewer = replace(request, gpus=gpus)
+        if request.nodes <= 1 and place(snap.board, fewer) is not None:
+            text = f"with {gpus} GPU{'s' if gpus > 1 else ''} there would be room now"
+            yield text, replace(run, spec=replace(run.spec, request=fewer))
 
 
 def describe(request: Request) -> str:

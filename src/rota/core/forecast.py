@@ -33,7 +33,7 @@ def forecast(state: State, now: float, wanted: Collection[str], max_passes: int 
             run = world.runs[start.run_id]
             starts[run.id] = now
             missing.discard(run.id)
-            reduce(world, _planned(run.id, run.attempts_made + 1, now, start.placement))
+            reduce(world, planned(run.id, run.attempts_made + 1, now, start.placement))
             heappush(ends, (now + run.expected_s, run.id))
         if not missing:
             break
@@ -54,7 +54,7 @@ def _believed_end(world: State, run_id: str, end: float, now: float) -> float:
     return now + max(OVERRUN_S, (now - attempt.planned_at) / 4)
 
 
-def _planned(run_id: str, number: int, now: float, placement: Placement) -> e.Event:
+def planned(run_id: str, number: int, now: float, placement: Placement) -> e.Event:
     return e.AttemptPlanned(
         at=now, run_id=run_id, attempt_id=attempt_id(run_id, number), tick=now, fence=0, placement=placement
     )

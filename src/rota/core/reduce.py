@@ -130,6 +130,7 @@ def _attempt_ended(state: State, event: e.AttemptEnded) -> None:
         ended_at=event.at,
         exit=event.exit,
         gpu_s=event.gpu_s,
+        for_run=attempt.stop.for_run if attempt.stop is not None else "",
     )
     ended = then in ENDED
     run = replace(

@@ -159,6 +159,7 @@ class PastAttempt:
     ended_at: float
     exit: Exit
     gpu_s: float  # GPU-seconds held, recorded once
+    for_run: str = ""  # preempted: whom it made way for
 
 
 @dataclass(frozen=True, slots=True)

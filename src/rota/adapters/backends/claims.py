@@ -68,11 +68,15 @@ def read_exit(directory: str) -> Exit | None:
 
 def veto(root: str, attempt_id: str, end: Exit) -> bool:
     """Claim an attempt only to end it, so that no straggling order can ever begin it. False: somebody claimed it before."""
-    lock = records.claim(root, attempt_id, {"boot_id": procs.boot_id(), "shim": 0, "cgroup": ""}, exit_record(end))
-    if lock is None:
+    prepared = records.prepare(root, {"boot_id": procs.boot_id(), "shim": 0, "cgroup": ""})
+    try:
+        records.publish(prepared.path, "exit", records.dump(exit_record(end)), durable=True)
+        if records.claim(root, prepared, attempt_id):
+            return True
+        records.discard(prepared.path)
         return False
-    os.close(lock)
-    return True
+    finally:
+        os.close(prepared.lock)
 
 
 def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None:

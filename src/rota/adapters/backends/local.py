@@ -27,6 +27,7 @@ from rota.core.run import Cause, Exit
 MAX_TRIES = 3  # orders for one attempt whose shims die before they claim it
 GONE_WAIT_S = 2.0
 LOOK_AGAIN_S = 0.02
+ADOPTED_LOOK_S = 2.0
 
 
 @dataclass(slots=True)
@@ -165,8 +166,16 @@ class LocalBackend:
             self._watcher.post(lambda: self._settle(name))
 
     def _refuse(self, name: str, why: str) -> None:
-        """An order that cannot even be handed over: ended on record, like any other failure to launch."""
-        claims.veto(self._root, name, Exit(Cause.LAUNCH_FAILED, code=126, message=why, ended_tick=procs.boottime()))
+        """An order that cannot be carried out, and that nobody is carrying out: ended on record, like any failure to launch."""
+        end = Exit(Cause.LAUNCH_FAILED, code=126, message=why, ended_tick=procs.boottime())
+        try:
+            claims.veto(self._root, name, end)
+        except OSError:  # no room even for that; not on record, but as no order for it is on its way it stays true
+            with self._lock:
+                self._known.setdefault(name, _Attempt())
+            if self._watcher is not None:
+                self._watcher.post(lambda: self._finish(name, end))
+            return
         self._adopt(name)
 
     def _await_gone(self, name: str) -> None:
@@ -175,10 +184,10 @@ class LocalBackend:
             self._news.wait_for(lambda: not ((attempt := self._known.get(name)) and attempt.ours), GONE_WAIT_S)
 
     def _clear_tmp(self) -> None:
-        """Claims that were never made. A name ends in the pid of its maker; one that lives may still be at it."""
+        """Claims that were never made. A name begins with the pid of its maker; one that lives may still be at it."""
         for entry in os.listdir(f"{self._root}/tmp"):
-            maker = entry.split(".")[1:2]
-            if not maker or not maker[0].isdigit() or procs.start_time(int(maker[0])) is None:
+            maker = entry.partition(".")[0]
+            if not maker.isdigit() or procs.start_time(int(maker)) is None:
                 with contextlib.suppress(OSError):
                     records.discard(f"{self._root}/tmp/{entry}")
 
@@ -231,12 +240,20 @@ class LocalBackend:
             self._watcher.later(LOOK_AGAIN_S, lambda: self._settle(name))
             return
         attempt.pidfd = pidfd
+        self._watcher.later(ADOPTED_LOOK_S, lambda: self._look_on(name))
 
         def ended() -> None:
             attempt.pidfd = -1
             self._settle(name)
 
         self._watcher.follow(pidfd, ended)
+
+    def _look_on(self, name: str) -> None:
+        """The shim of an adopted attempt may outlive it, and its nudge may have been lost: look now and then."""
+        assert self._watcher is not None
+        if name in self._known:
+            self._settle(name)
+            self._watcher.later(ADOPTED_LOOK_S, lambda: self._look_on(name))
 
     def _gone(self, name: str) -> None:
         """Our zygote says the shim of this attempt ended, and that nothing it left behind lives."""

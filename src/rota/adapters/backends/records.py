@@ -31,32 +31,32 @@ def attempt_dir(root: str, attempt_id: str) -> str:
     return f"{root}/attempts/{attempt_id}"
 
 
-def claim(root: str, attempt_id: str, facts: Mapping[str, Any], exit: Mapping[str, Any] | None = None) -> int | None:
-    """Become the attempt's one supervisor: the held lock's descriptor, or None when it was claimed before.
+class Prepared:
+    """A claim waiting for its attempt: a private directory in which the lock is held already. One rename makes it true."""
 
-    With `exit` the attempt is claimed and ended in one step: the veto.
-    """
-    private = f"{root}/tmp/{attempt_id}.{os.getpid()}.{os.urandom(4).hex()}"
-    os.mkdir(private, 0o700)
-    lock = os.open(f"{private}/lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    def __init__(self, path: str, lock: int) -> None:
+        self.path, self.lock = path, lock
+
+
+def prepare(root: str, facts: Mapping[str, Any]) -> Prepared:
+    path = f"{root}/tmp/{os.getpid()}.{os.urandom(6).hex()}"
+    os.mkdir(path, 0o700)
+    lock = os.open(f"{path}/lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(lock, dump(facts))
+    return Prepared(path, lock)
+
+
+def claim(root: str, prepared: Prepared, attempt_id: str) -> bool:
+    """Become the attempt's one supervisor. False: it was claimed before, and `prepared` can be used for another."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(lock, dump(facts))
-        if exit is not None:
-            publish(private, "exit", dump(exit), durable=True)
-        try:
-            os.rename(private, attempt_dir(root, attempt_id))
-        except OSError as error:
-            if error.errno not in CLAIMED:
-                raise
-            discard(private)
-            os.close(lock)
-            return None
-        link_live(root, attempt_id)
-    except BaseException:  # not handled, only tidied: the descriptor is the lock
-        os.close(lock)
+        os.rename(prepared.path, attempt_dir(root, attempt_id))
+    except OSError as error:
+        if error.errno in CLAIMED:
+            return False
         raise
-    return lock
+    link_live(root, attempt_id)
+    return True
 
 
 def link_live(root: str, attempt_id: str) -> None:

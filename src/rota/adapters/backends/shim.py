@@ -1,12 +1,16 @@
-"""The shim: one small process per attempt, forked from the zygote, that claims it, runs it, ends it and records the end.
+"""The shim: the small process above one attempt, which claims it, runs it, ends it and records the end.
 
 It needs nobody: the server may die, restart or never come back, and the attempt still runs to a recorded end. All it is told
 comes in the order and in the file `stop`; all it has to say is in its files (see records). Between its first act, the claim, and its
 last, the exit record, it holds the lock; if it dies in between, the lock is free without an exit record, and that means "lost".
+After a clean end the same process may carry another attempt (see worker): a fork of Python costs more than all the rest.
 
 Signals: a polite end (TERM, INT, HUP, QUIT) goes to every process of the attempt, at any depth. Any other signal is a message to
 the program, such as "write a checkpoint", and goes to the process group of each task, as a terminal would do: a helper in
 a session of its own that never heard of it would only die of it. KILL always reaches everything.
+
+The pid is recorded, and the start told, once the command has run for BIRTH_S: most of what ends sooner (a typo, `true`) never needs
+it. A stop that comes earlier finds no pid to signal, but is in its file, which is read right after the pid was recorded.
 """
 
 from __future__ import annotations
@@ -24,182 +28,178 @@ if TYPE_CHECKING:
 
     from rota.adapters.backends.confine import Device, Hierarchies
 
-PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
-DONE, NOT_MINE = 0, 3  # exit statuses the zygote and the server know
 POLITE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 HEARD = frozenset({signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2})
-EXEC_WAIT_S = 1.0  # how long the report "started" waits for the exec; a hung file system must not hide the attempt
+EXEC_WAIT_S = 1.0  # a hung file system must not hide the attempt
+BIRTH_S = 0.005
+FAR = float("inf")
 RECORD_RETRY_S = 600.0  # a full disk may get room again
 
 
 class House:
-    """What all shims of a zygote share, made once. The working directory is the backend's root."""
+    """What a shim is born with. Its working directory is the backend's root."""
 
     def __init__(self, boot_id: str, nudge: int, null: int, groups: Hierarchies, deny: list[Device]) -> None:
         self.boot_id, self.nudge, self.null, self.groups, self.deny = boot_id, nudge, null, groups, deny
-        self.memory_events = bool(groups.unified) and "memory" in _controllers(groups.unified)
-
-
-def main(house: House, attempt_id: str, order: dict[str, Any]) -> int:
-    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
-    os.setsid()
-    group = f"{house.groups.unified}/{attempt_id}" if house.groups.unified else ""
-    lock = records.claim(".", attempt_id, {"boot_id": house.boot_id, "shim": os.getpid(), "cgroup": group})
-    if lock is None:
-        return NOT_MINE
-    Shim(house, attempt_id, order, group).run()
-    return DONE
+        self.home = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.memory_events = bool(groups.unified) and "memory" in confine.controllers(groups.unified)
+        self.group = ""  # the shim's own cgroup, and so that of all it starts
+        self.start = 0  # its start time
 
 
 class Shim:
-    def __init__(self, house: House, attempt_id: str, order: dict[str, Any], group: str) -> None:
-        self.house, self.id, self.order, self.group = house, attempt_id, order, group
+    """One attempt, claimed already: `log` lies in its directory and the lock is held by the caller."""
+
+    def __init__(self, house: House, attempt_id: str, order: dict[str, Any], log: int) -> None:
+        self.house, self.id, self.order, self.log = house, attempt_id, order, log
         self.directory = records.attempt_dir(".", attempt_id)
-        self.v1_group = ""
+        self.cap = LogCap(log, self.directory, order["log_cap_bytes"])
+        self.subgroups: list[str] = []
         self.tasks: dict[int, int] = {}  # pid -> rank, of those that live
         self.leaders: list[int] = []
-        self.errors = -1  # the pipe on which a task says why it could not begin
+        self.errors = -1  # the pipe on which a forked task says why it could not begin
         self.refusal: tuple[int, str] | None = None
         self.failure: int | None = None  # wait status of the first task that failed
         self.cause = ""  # why it is being ended, when it is
         self.kill_at: float | None = None
         self.limit_at: float | None = None
         self.started_tick: float | None = None
+        self.announced = False
         self.oom = False
-        self.cap: LogCap | None = None
 
     def run(self) -> None:
-        task.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        task.libc.prctl(PR_SET_NAME, b"rota-shim", 0, 0, 0)
+        ooms = confine.oom_kills(self.house.group) if self.house.memory_events else 0
         try:
-            self._launch()
+            if self.order["account"] or self.order["confine"] or self.order["terminal"]:
+                self._launch_forked()
+            else:
+                self._launch_spawned()
         except (task.Refused, OSError) as error:
-            self.refusal = self.refusal or (getattr(error, "code", task.NOT_RUNNABLE), str(error))
-            self._note(f"launch failed: {error}")
+            self._refuse(getattr(error, "code", task.NOT_RUNNABLE), str(error))
         else:
             self._wait()
         self._extinguish()
+        self.oom = self.house.memory_events and confine.oom_kills(self.house.group) > ooms
         self._record()
         self._nudge()
 
     # -- begin
 
-    def _launch(self) -> None:
+    def _launch_spawned(self) -> None:
+        tick = procs.boottime()
+        for rank in range(len(self.order["tasks"])):
+            self.tasks[task.spawn(self.order, rank, self.log, self.house.home)] = rank
+        self.leaders = list(self.tasks)
+        self._begun(tick)
+
+    def _launch_forked(self) -> None:
         account = task.Account(self.order["account"]) if self.order["account"] else None
-        log = os.open(
-            f"{self.directory}/log", os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
         if account is not None and account.privileged:
-            os.fchown(log, account.uid, account.gid)  # so that the job may open /dev/stderr
-        self.cap = LogCap(log, self.directory, self.order["log_cap_bytes"])
-        self._make_groups()
+            os.fchown(self.log, account.uid, account.gid)  # so that the job may open /dev/stderr
+        if self.order["confine"]:
+            self._confine_tasks()
         go, release = os.pipe()
         self.errors, errors = os.pipe()
-        fds = task.Fds(self.house.null, log, go, release, errors)
-        for rank in range(len(self.order["tasks"])):
-            groups = self._groups_of(rank)
-            pid = os.fork()
-            if pid == 0:
-                task.begin(self.order, rank, account, fds, groups)
-            self.tasks[pid] = rank
-        os.close(errors)
-        os.close(go)
-        self.leaders = list(self.tasks)
-        tick = procs.boottime()
-        self._publish_pid(tick)
-        # From here a stop finds our pid; one written before it is in the file. So this look misses none.
-        self._read_stop()
+        try:
+            fds = task.Fds(self.house.null, self.log, go, release, errors)
+            for rank in range(len(self.order["tasks"])):
+                groups = [group for group in self.subgroups if group.endswith(f"/{rank}")]
+                pid = os.fork()
+                if pid == 0:
+                    task.begin(self.order, rank, account, fds, groups)
+                self.tasks[pid] = rank
+            self.leaders = list(self.tasks)
+            tick = procs.boottime()
+            self._publish_pid(tick)
+            self._read_stop()
+            if not self.cause:
+                os.write(release, b"g" * len(self.tasks))
+        finally:
+            for fd in (go, release, errors):
+                os.close(fd)
         if not self.cause:
-            self.started_tick = tick
-            if self.order["time_limit_s"] is not None:
-                self.limit_at = tick + self.order["time_limit_s"]
-            os.write(release, b"g" * len(self.tasks))
-        os.close(release)
-        if not self.cause:
-            self._await_exec()
+            self._begun(tick)
+            select.select([self.errors], [], [], EXEC_WAIT_S)  # end of file: all run. A word: one does not
+
+    def _begun(self, tick: float) -> None:
+        self.started_tick = tick
+        if self.order["time_limit_s"] is not None:
+            self.limit_at = tick + self.order["time_limit_s"]
+
+    def _announce(self) -> None:
+        self.announced = True
+        if not self._read_refusals():
+            assert self.started_tick is not None
+            self._publish_pid(self.started_tick)
+            self._nudge()
+            # From here a stop finds our pid; one written before it is in the file. So this look misses none.
+            self._read_stop()
 
     def _publish_pid(self, tick: float) -> None:
-        record = {
-            "pid": os.getpid(),
-            "start": procs.start_time("self"),
-            "tasks": self.leaders,
-            "boot_id": self.house.boot_id,
-            "tick": tick,
-        }
+        record = {"pid": os.getpid(), "start": self.house.start, "tasks": self.leaders, "boot_id": self.house.boot_id, "tick": tick}
         records.publish(self.directory, "pid", records.dump(record))
 
-    def _await_exec(self) -> None:
-        """ "Started" is said once the command runs: a refusal is the end, not a start."""
-        if select.select([self.errors], [], [], EXEC_WAIT_S)[0] and self._read_refusals():
-            return
-        self._nudge()
-
     def _read_refusals(self) -> bool:
-        text = os.read(self.errors, 1 << 16).decode(errors="replace")
+        """What forked tasks had to say; spawned ones refuse at once."""
+        if self.errors < 0 or not select.select([self.errors], [], [], 0)[0]:
+            return False
+        text = os.read(self.errors, 1 << 16).decode(errors="surrogateescape")
         for line in text.splitlines():
             code, _, message = line.partition(" ")
             self.refusal = self.refusal or (int(code), message)
         return bool(text)
 
-    def _make_groups(self) -> None:
+    def _refuse(self, code: int, message: str) -> None:
+        self.refusal = (code, message)
         try:
-            if self.group:
-                confine.create(self.group)
-        except OSError as error:
-            self._note(f"no cgroup: {error}")
-            self.group = ""
-        if self.order["confine"]:
-            self._confine_tasks()
+            os.write(self.log, f"rota: {message}\n".encode(errors="surrogateescape"))
+        except OSError:
+            pass  # it is in the exit record too
 
     def _confine_tasks(self) -> None:
         """A group of its own for each task, so that two tasks on one machine see their own GPUs only."""
         for rank, each in enumerate(self.order["tasks"]):
             denied = [*confine.gpus_to_deny(each["gpus"]), *self.house.deny]
-            try:
-                if not self.group:
-                    raise OSError("no cgroup v2")
-                confine.create(f"{self.group}/{rank}")
-                confine.deny_devices(f"{self.group}/{rank}", denied)
-            except OSError as error:
-                self._confine_v1(rank, denied, error)
-
-    def _confine_v1(self, rank: int, denied: list[Device], why: OSError) -> None:
-        if not self.house.groups.devices:
-            self._note(f"task {rank} runs unconfined: {why}; no v1 devices hierarchy either")
-            return
-        try:
-            self.v1_group = f"{self.house.groups.devices}/{self.id}"
-            confine.create(self.v1_group)
-            confine.create(f"{self.v1_group}/{rank}")
-            confine.deny_devices_v1(f"{self.v1_group}/{rank}", denied)
-        except OSError as error:
-            self._note(f"task {rank} runs unconfined: {why}; {error}")
-
-    def _groups_of(self, rank: int) -> list[str]:
-        groups = []
-        for group in filter(None, (self.group, self.v1_group)):
-            own = f"{group}/{rank}"
-            groups.append(own if self.order["confine"] and os.path.isdir(own) else group)
-        return groups
+            why = "no cgroup v2"
+            for base, deny in ((self.house.group, confine.deny_devices), (self.house.groups.devices, confine.deny_devices_v1)):
+                if not base:
+                    continue
+                group = f"{base}/{rank}" if base == self.house.group else f"{base}/{self.id}/{rank}"
+                try:
+                    os.makedirs(group, exist_ok=True)
+                    self.subgroups.append(group)
+                    deny(group, denied)
+                    break
+                except OSError as error:
+                    why = f"{why}; {error}"
+            else:
+                self._note(f"task {rank} runs unconfined: {why}")
 
     # -- live
 
     def _wait(self) -> None:
-        look_at = procs.boottime() + 1.0
+        begun = procs.boottime()
+        announce_at, look_at = begun + (BIRTH_S if self.errors < 0 else 0.0), begun + 1.0
         while True:
             self._reap()
             if not self.tasks:
                 return
             now = procs.boottime()
             self._check_deadlines(now)
-            if now >= look_at and self.cap is not None:
+            if not self.announced and now >= announce_at and self.started_tick is not None:
+                self._announce()
+            if now >= look_at:
                 look_at = now + self.cap.check()
-            until = min(filter(None, (look_at, self.kill_at, self.limit_at if self.kill_at is None else None)))
+            until = min(look_at, self._next_deadline(), look_at if self.announced else announce_at)
             heard = signal.sigtimedwait(HEARD, max(0.0, until - now))
             if heard is not None and heard.si_signo == signal.SIGUSR1:
                 self._reap()  # a task that ended before the stop was seen ended by itself
                 if self.tasks:
                     self._read_stop()
+
+    def _next_deadline(self) -> float:
+        at = self.kill_at if self.kill_at is not None else self.limit_at
+        return FAR if at is None else at
 
     def _reap(self) -> bool:
         """Collect the dead, ours and those that fell to us. False when there is no child left at all."""
@@ -265,22 +265,27 @@ class Shim:
     # -- end
 
     def _kill_all(self) -> None:
-        if self.group:
-            confine.kill(self.group)
+        if self.house.group:  # at one blow, against which no fork is fast enough: but we are in it ourselves
+            try:
+                confine.join(confine.aside(self.house.groups.unified))
+                confine.kill(self.house.group)
+                confine.join(self.house.group)
+            except OSError as error:
+                self._note(f"cgroup kill: {error}")
         for pid in procs.descendants(os.getpid()):
             self._signal(pid, signal.SIGKILL)
 
     def _extinguish(self) -> None:
-        """Return only when no process of the attempt is left: all that it ever forked is below us, or in the group."""
+        """Return only when no process of the attempt is left: we are the subreaper of all that it ever forked."""
         pause = 0.001
         while self._reap():
             self._kill_all()
             signal.sigtimedwait((signal.SIGCHLD,), pause)
             pause = min(pause * 2, 0.1)
-        self.oom = bool(self.house.memory_events and self.group and confine.oom_kills(self.group))
-        for group in filter(None, (self.group, self.v1_group)):
-            while not confine.remove(group):
-                self._note(f"something in {group} does not die; trying on")
+        for group in self.subgroups:
+            confine.remove(group)
+            if not group.startswith(f"{self.house.group}/"):
+                confine.remove(os.path.dirname(group))
 
     def _record(self) -> None:
         content = records.dump(self._exit())
@@ -292,7 +297,7 @@ class Shim:
             except OSError:
                 if procs.boottime() > give_up:
                     raise
-            signal.sigtimedwait((signal.SIGUSR2,), 1.0)
+            signal.sigtimedwait((signal.SIGUSR2,), 1.0)  # a sleep: nobody sends that
 
     def _exit(self) -> dict[str, Any]:
         code: int | None = 0
@@ -302,8 +307,7 @@ class Shim:
         if self.failure is not None:
             result = os.waitstatus_to_exitcode(self.failure)
             code, signum = (result, None) if result >= 0 else (None, -result)
-        if self.refusal is None and self.errors >= 0 and self.failure is not None:
-            self._read_refusals()
+        self._read_refusals()
         if self.refusal is not None and not self.cause:
             cause, signum = "launch_failed", None
             code, message = self.refusal
@@ -338,11 +342,3 @@ class Shim:
             os.close(fd)
         except OSError:
             pass  # a note is not worth an attempt
-
-
-def _controllers(group: str) -> str:
-    try:
-        with open(f"{group}/cgroup.subtree_control", encoding="ascii") as file:
-            return file.read()
-    except OSError:
-        return ""

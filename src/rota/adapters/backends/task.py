@@ -1,7 +1,11 @@
-"""The last steps of a forked child before it becomes the user's command. Runs between fork and exec; never returns.
+"""From an order to a running command, in one of two ways.
 
-It does its preparations while the shim records its pid, then waits for the shim's word: a child whose shim died before that
-reads the end of the pipe instead and leaves, so nothing runs that is not on record.
+`spawn` is the fast one, for commands that run as the server's own account: posix_spawn (a vfork) copies no page tables, and reports a
+failed exec at once. What a spawned child cannot do for itself (working directory, umask) the shim does around it.
+
+`begin` is what a forked child does before it becomes the command: the way for another account, a device filter, a terminal.
+It prepares itself while the shim records its pid, then waits for the shim's word: a child whose shim died before that
+reads the end of the pipe instead and leaves. It also asks the kernel to be killed with its shim.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ from rota.adapters.backends.procs import MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # as a shell would say
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -57,7 +63,7 @@ def begin(order: dict[str, Any], rank: int, account: Account | None, fds: Fds, g
         if os.read(fds.go, 1) == b"":
             os._exit(NOT_RUNNABLE)  # the shim died, or gave up, before we were released
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        _exec(order["argv"], env)
+        _first_that_runs(order["argv"], env, lambda path, argv: os.execve(path, argv, env))
     except Refused as refusal:
         code = refusal.code
         _tell(fds, code, str(refusal))
@@ -74,12 +80,29 @@ class Fds:
         self.stdin, self.output, self.go, self.release, self.errors = stdin, output, go, release, errors
 
 
+def spawn(order: dict[str, Any], rank: int, output: int, home: int) -> int:
+    """Start the command; the pid once it runs. `home` is where the shim's own relative paths begin."""
+    env = _environment(order, rank, None)
+    umask = os.umask(order["umask"])
+    try:
+        _enter(order["workdir"], None)
+        return _first_that_runs(order["argv"], env, lambda path, argv: _spawn(path, argv, env, output))
+    finally:
+        os.fchdir(home)
+        os.umask(umask)
+
+
+def _spawn(path: str, argv: list[str], env: dict[str, str], output: int) -> int:
+    actions = ((os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2))  # 0 is /dev/null in every shim
+    return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=IGNORED_BY_PYTHON)
+
+
 def _prepare(order: dict[str, Any], account: Account | None, fds: Fds, groups: list[str]) -> None:
     shim = os.getppid()
     os.close(fds.release)  # else the end of the pipe would never be seen
     os.setsid()
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two, and ignored signals survive exec
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    for signum in IGNORED_BY_PYTHON:  # and what is ignored stays so through an exec
+        signal.signal(signum, signal.SIG_DFL)
     for group in groups:
         confine.join(group)
     os.dup2(fds.stdin, 0)
@@ -125,7 +148,7 @@ def _environment(order: dict[str, Any], rank: int, account: Account | None) -> d
     return env
 
 
-def _exec(argv: list[str], env: dict[str, str]) -> NoReturn:
+def _first_that_runs(argv: list[str], env: dict[str, str], run: Callable[[str, list[str]], int]) -> int:
     """As execvp: look along the *job's* PATH, and give a script without an interpreter line to the shell."""
     name = argv[0]
     if "/" in name:
@@ -135,15 +158,17 @@ def _exec(argv: list[str], env: dict[str, str]) -> NoReturn:
     denied = ""
     for place in places:
         try:
-            os.execve(place, argv, env)
+            return run(place, argv)
         except OSError as error:
             if error.errno == errno.ENOEXEC:
-                os.execve("/bin/sh", ["/bin/sh", place, *argv[1:]], env)
+                return run("/bin/sh", ["/bin/sh", place, *argv[1:]])
             if error.errno == errno.E2BIG:
                 raise Refused("the command line and environment are too long for the kernel") from None
             if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.exists(place):
                 continue
             denied = denied or f"cannot run {name}: {error.strerror} ({place})"
+        except ValueError as error:  # a NUL in an argument, a "=" in a variable's name
+            raise Refused(f"cannot run {name}: {error}") from None
     if denied:
         raise Refused(denied)
     raise Refused(f"command not found: {name}", NOT_FOUND)

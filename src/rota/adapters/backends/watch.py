@@ -21,6 +21,7 @@ from rota.adapters.backends.launcher import Launcher
 from rota.core.ids import is_attempt_id
 
 MAX_PARTIAL_LINE = 64
+CALM_S, MAX_PAUSE_S = 10.0, 5.0  # a zygote that dies again and again is started ever more slowly
 log = logging.getLogger(__name__)
 
 
@@ -47,7 +48,7 @@ class Watcher:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._zygote = -1
         self._zygote_mask = 0
-        self._failures = 0
+        self._died_at, self._deaths = -CALM_S, 0
         self._thread = threading.Thread(target=self._run, name="rota-local-watch", daemon=True)
 
     def start(self) -> None:
@@ -140,11 +141,17 @@ class Watcher:
             self._selector.unregister(self._zygote)
             self._zygote = -1
             self._launcher.stop()
-            self._start_zygote()
-            self._reborn()
+            now = time.monotonic()
+            self._deaths = self._deaths + 1 if now - self._died_at < CALM_S else 0
+            self._died_at = now
+            self.later(min(MAX_PAUSE_S, 0.01 * 2**self._deaths) if self._deaths else 0.0, self._restart)
             return
         for name in names:
             self._do(lambda name=name: self._gone(name))  # type: ignore[misc]
+
+    def _restart(self) -> None:
+        self._start_zygote()
+        self._reborn()
 
     def _start_zygote(self) -> None:
         self._zygote = self._launcher.start()

@@ -1,10 +1,10 @@
-"""The zygote: a tiny Python process that forks a shim per order in half a millisecond. Run as `python -I -S zygote.py`.
+"""The zygote: a tiny Python process that keeps a few warm workers and hands each order to one. Run as `python -I -S zygote.py FD`.
 
-It reads frames from the server on descriptor 3: four bytes of length, then `<attempt id>\\n`, then the order as JSON. The first
-frame, with an empty id, is the set-up. It answers with a line `<attempt id> <wait status>` for each shim that ended, sent only after
-whatever that shim left behind is dead. It goes when the server goes (end of file); shims and jobs live on.
+It reads frames from the server on its socket: four bytes of length, then `<attempt id>\\n`, then the order as JSON. The first
+frame, with an empty id, is the set-up. It answers with a line `<attempt id>` when a worker is through with an order; for a worker that
+died, only after whatever it left behind is dead. It goes when the server goes (end of file); shims and jobs live on.
 
-No site-packages, no `typing`, no `re` beyond what json needs: every page it touches is a page each fork copies.
+No site-packages, no `typing`: every page it touches is a page each fork copies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if __name__ == "__main__":  # run by path: make `rota` importable without runnin
         _module.__path__ = [os.path.normpath(os.path.join(_here, *[".."] * _depth))]
         sys.modules[_name] = _module
 
-from rota.adapters.backends import confine, procs, shim, task
+from rota.adapters.backends import confine, procs, shim, task, worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,34 +35,54 @@ MAX_FRAME = 8 << 20
 MAX_UNSENT = 1 << 20
 READ_SIZE = 1 << 18
 ORPHANS_S = 2.0
+RETIRE_S = 0.5
+SPARE, MAX_IDLE = 2, 32  # idle workers
+LAZY_MS, LAZY_BYTES = 500, 4096
+
+
+class Worker:
+    """A child of ours: idle while it has no attempt."""
+
+    def __init__(self, orders: int, group: str) -> None:
+        self.orders, self.group, self.attempt = orders, group, ""
 
 
 class Zygote:
     def __init__(self) -> None:
-        self._shims: dict[int, str] = {}  # pid -> attempt id
+        self._workers: dict[int, Worker] = {}
+        self._idle: list[int] = []  # the last one to become idle is the warmest, and the first to be used
+        self._born = 0
         self._inbox = bytearray()
         self._outbox = b""
+        self._urgent = False
+        self._no_spares_until = 0.0
+        self._partial = b""
         self._house: shim.House | None = None
+        self._answers, self._answer = os.pipe()
         self._wakeup, wakeup = os.pipe()
-        os.set_blocking(self._wakeup, False)
-        os.set_blocking(wakeup, False)
+        for fd in (self._answers, self._wakeup, wakeup):
+            os.set_blocking(fd, False)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _noop)
-        self._wake_end = wakeup
 
     def serve(self) -> None:
         poll = select.poll()
         poll.register(self._wakeup, select.POLLIN)
+        poll.register(self._answers, select.POLLIN)
+        poll.register(CONTROL, select.POLLIN)
         while True:
-            poll.register(CONTROL, select.POLLIN | (select.POLLOUT if self._outbox else 0))
-            ready = dict(poll.poll())
+            ready = dict(poll.poll(LAZY_MS if self._outbox or len(self._idle) < SPARE else None))
+            if self._answers in ready:
+                self._hear()
             if self._wakeup in ready:
                 os.read(self._wakeup, 4096)
                 self._reap()
-            if ready.get(CONTROL, 0) & (select.POLLIN | select.POLLHUP | select.POLLERR) and not self._receive():
+            if CONTROL in ready and not self._receive():
+                self._retire()
                 return
-            if self._outbox:
+            if self._outbox and (self._urgent or not ready):
                 self._flush()
+            self._balance()
 
     def _receive(self) -> bool:
         try:
@@ -75,36 +95,77 @@ class Zygote:
             return False
         self._inbox += chunk
         while len(self._inbox) >= 4:
-            length = int.from_bytes(self._inbox[:4], "big")
+            length = 4 + int.from_bytes(self._inbox[:4], "big")
             if length > MAX_FRAME:
                 raise ValueError(f"frame of {length} bytes")
-            if len(self._inbox) < 4 + length:
+            if len(self._inbox) < length:
                 break
-            frame = bytes(self._inbox[4 : 4 + length])
-            del self._inbox[: 4 + length]
+            frame = bytes(self._inbox[:length])
+            del self._inbox[:length]
             self._obey(frame)
         return True
 
     def _obey(self, frame: bytes) -> None:
-        name, _, body = frame.partition(b"\n")
+        end = frame.index(b"\n")
+        name = frame[4:end].decode("ascii")
         if not name:
-            self._house = _set_up(json.loads(body))
+            self._house = _set_up(json.loads(frame[end:]))
             return
+        if not self._idle:
+            self._fork()
+        pid = self._idle.pop()
+        self._workers[pid].attempt = name
+        try:
+            while frame:
+                frame = frame[os.write(self._workers[pid].orders, frame) :]
+        except BrokenPipeError:
+            pass  # it died idle: its reaping tells the server, who sends the order again
+
+    def _balance(self) -> None:
+        """Keep a spare or two ready, and no more idle ones than a burst leaves behind."""
+        while self._house is not None and len(self._idle) < SPARE and time.monotonic() >= self._no_spares_until:
+            self._fork()
+        while len(self._idle) > MAX_IDLE:
+            os.close(self._workers[self._idle.pop(0)].orders)  # end of file: it retires
+
+    def _fork(self) -> None:
+        orders, ours = os.pipe()
+        assert self._house is not None, "the first frame is the set-up"
+        self._born += 1
+        base = self._house.groups.unified
+        group = f"{base}/{os.getpid()}.{self._born}" if base else ""
         pid = os.fork()
         if pid == 0:
-            self._become_shim(name.decode("ascii"), body)
-        self._shims[pid] = name.decode("ascii")
+            self._become_worker(orders, ours, group)
+        os.close(orders)
+        self._workers[pid] = Worker(ours, group)
+        self._idle.append(pid)
 
-    def _become_shim(self, attempt_id: str, body: bytes) -> None:
+    def _become_worker(self, orders: int, ours: int, group: str) -> None:
         status = 1
         try:
-            os.close(CONTROL)  # or the server would not see the zygote's death
-            assert self._house is not None, "the first frame is the set-up"
-            status = shim.main(self._house, attempt_id, json.loads(body))
+            for fd in (CONTROL, ours, *[each.orders for each in self._workers.values()]):
+                try:
+                    os.close(fd)  # or others would not see the zygote's death: the server, and our siblings
+                except OSError:
+                    pass  # dismissed before
+            assert self._house is not None
+            status = worker.serve(self._house, group, orders, self._answer)
         except BaseException:  # a forked child must never return into its parent's loop
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(status)
+
+    def _hear(self) -> None:
+        *lines, self._partial = (self._partial + os.read(self._answers, 1 << 16)).split(b"\n")
+        for line in lines:
+            pid, _, answer = line.decode("ascii").partition(" ")
+            each = self._workers.get(int(pid))
+            if each is None:
+                continue  # reaped, and told, already
+            self._tell(each.attempt, urgent=answer != worker.DONE)
+            each.attempt = ""
+            self._idle.append(int(pid))
 
     def _reap(self) -> None:
         while True:
@@ -114,22 +175,31 @@ class Zygote:
                 return
             if pid == 0:
                 return
-            attempt_id = self._shims.pop(pid, None)
-            if attempt_id is None:
+            each = self._workers.pop(pid, None)
+            if each is None:
                 continue  # an orphan, killed below
-            if status != 0 and os.waitstatus_to_exitcode(status) != shim.NOT_MINE:
-                self._kill_orphans()
-            if len(self._outbox) < MAX_UNSENT:
-                self._outbox += f"{attempt_id} {status}\n".encode()
+            if pid in self._idle:
+                self._idle.remove(pid)
+            try:
+                os.close(each.orders)
+            except OSError:
+                pass  # dismissed
+            if each.attempt:
+                self._clear_up_after(each)
+                self._tell(each.attempt, urgent=True)
+            elif status != 0:  # could not even get ready (a full disk?): no storm of forks
+                self._no_spares_until = time.monotonic() + 1.0
 
-    def _kill_orphans(self) -> None:
-        """We are a subreaper: what a dead shim left behind is now our child, and every other child of ours is a shim.
+    def _clear_up_after(self, dead: Worker) -> None:
+        """Kill what a dead shim left behind. We are a subreaper: it is our child now, and every other child of ours is a worker.
 
         Only direct children are signalled: not reaped yet, their numbers cannot have been given to strangers. Their own
         children fall to us when they die, and the next round finds them.
         """
+        if dead.group:
+            confine.remove(dead.group, ORPHANS_S)
         deadline = time.monotonic() + ORPHANS_S
-        while orphans := [pid for pid in procs.children(os.getpid()) if pid not in self._shims]:
+        while orphans := [pid for pid in procs.children(os.getpid()) if pid not in self._workers]:
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
             for pid in orphans:
@@ -138,17 +208,41 @@ class Zygote:
                         return  # stuck in the kernel: the server's own sweep will wait for it, launches must not
                     time.sleep(0.0005)
 
+    def _retire(self) -> None:
+        """The server is gone. Idle workers follow; those with an attempt stay, and their groups with them."""
+        for each in self._workers.values():
+            try:
+                os.close(each.orders)
+            except OSError:
+                pass
+        deadline = time.monotonic() + RETIRE_S
+        for pid in self._idle:
+            while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+                time.sleep(0.001)
+        if self._house is not None and self._house.groups.unified:
+            confine.clear(self._house.groups.unified)
+            confine.try_remove(self._house.groups.unified)
+
+    def _tell(self, attempt_id: str, *, urgent: bool) -> None:
+        """Lazily when all went well: then the server has been nudged, and this is only for the nudge that got lost."""
+        if len(self._outbox) < MAX_UNSENT:
+            self._outbox += f"{attempt_id}\n".encode()
+        self._urgent = self._urgent or urgent or len(self._outbox) > LAZY_BYTES
+
     def _flush(self) -> None:
         try:
             self._outbox = self._outbox[os.write(CONTROL, self._outbox) :]
         except BlockingIOError:
-            pass  # poll says when
+            pass  # the server is slow; poll comes back after LAZY_MS
         except ConnectionError:
             self._outbox = b""  # the server is gone; the next read says so too
+        self._urgent = False
 
 
 def _set_up(settings: dict[str, Any]) -> shim.House:
     groups = confine.probe(settings["cgroup_name"]) if settings["cgroups"] else confine.Hierarchies()
+    if groups.unified:
+        confine.clear(groups.unified)
     nudge = os.open("nudge", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     deny = [(int(major), int(minor)) for major, minor in settings["deny"]]
@@ -171,8 +265,8 @@ def main() -> None:
         os.close(given)
     os.set_inheritable(CONTROL, False)
     os.set_blocking(CONTROL, False)
-    task.libc.prctl(shim.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    task.libc.prctl(shim.PR_SET_NAME, b"rota-zygote", 0, 0, 0)
+    task.libc.prctl(worker.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    task.libc.prctl(worker.PR_SET_NAME, b"rota-zygote", 0, 0, 0)
     zygote = Zygote()
     gc.disable()
     gc.freeze()

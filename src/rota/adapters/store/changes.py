@@ -43,7 +43,7 @@ _CHANGING_NODE = (e.NodeDrained, e.NodeResumed)
 
 def changes(events: Sequence[e.Event], state: State, keys: Sequence[KeyRecord]) -> Changes:
     found = Changes(keys=[rows.key_row(record) for record in keys])
-    specs: dict[str, str] = {}  # of the runs submitted in this batch
+    specs: dict[str, rows.SpecText] = {}  # of the runs submitted in this batch
     settings: set[str] = set()
     charged: set[str] = set()
     nodes = _Nodes()

@@ -10,7 +10,7 @@ from rota.adapters.store import schema, sqlite
 from rota.app.ports import StoreBusy, StoreUnusable
 
 MAGIC = b"SQLite format 3\x00"
-CHECKED_BYTES = 32 << 20  # quick_check reads the whole file: above this the rows' own sums must do
+CHECKED_BYTES = 64 << 20  # quick_check reads the whole file: above this the rows' own sums must do
 
 
 def inspect_file(path: Path) -> None:

@@ -97,8 +97,7 @@ def _runs(connection: Connection, state: State, reader: rows.RunReader, live: in
     columns = [s.runs.c[name] for name in rows.RUN_COLUMNS]
     result = connection.execute(select(*columns).where(s.runs.c.live == 1).order_by(s.runs.c.seq))
     for chunk in result.partitions(5_000):
-        for row in chunk:
-            run = reader.read(row)
+        for run in reader.read_many(chunk):
             if run.state in ENDED:
                 raise Damaged("runs", run.id, f"is {run.state} and yet marked live")
             state.runs[run.id] = run
@@ -109,5 +108,5 @@ def _runs(connection: Connection, state: State, reader: rows.RunReader, live: in
 def _history(connection: Connection, state: State, reader: rows.RunReader) -> None:
     columns = [s.runs.c[name] for name in rows.RUN_COLUMNS]
     newest = select(*columns).where(s.runs.c.live == 0).order_by(s.runs.c.ended_at.desc()).limit(REMEMBERED)
-    for row in reversed(connection.execute(newest).all()):
-        relearn(state.history, reader.read(row))
+    for run in reversed(reader.read_many(connection.execute(newest).all())):
+        relearn(state.history, run)

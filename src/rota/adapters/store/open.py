@@ -10,8 +10,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rota.adapters.store import schema, sqlite
 from rota.adapters.store.inspect import check_revision, inspect_file
+from rota.adapters.store.migrate import migrate
 from rota.adapters.store.store import SqlStore
-from rota.app.ports import StoreError, StoreUnusable
+from rota.app.ports import StoreBusy, StoreUnusable
 
 POSTGRES = ("postgresql+psycopg://", "postgresql://", "postgres://")
 SQLITE = "sqlite:///"
@@ -21,9 +22,13 @@ def open_store(where: str | os.PathLike[str]) -> SqlStore:
     """`where` is the path of a SQLite file (or sqlite:///path), or the URL of a PostgreSQL database."""
     name = os.fspath(where)
     if name.startswith(POSTGRES):
-        from rota.adapters.store.postgres import open_postgres
-
+        try:
+            from rota.adapters.store.postgres import open_postgres
+        except ImportError as error:
+            raise StoreUnusable('PostgreSQL needs psycopg: pip install "rota[server,postgres]"') from error
         return open_postgres(name)
+    if "://" in name and not name.startswith(SQLITE):
+        raise StoreUnusable(f"{name.partition('://')[0]} is not a database Rota knows: give a path or postgresql://...")
     return open_sqlite(Path(name.removeprefix(SQLITE)).absolute())
 
 
@@ -37,7 +42,7 @@ def open_sqlite(path: Path) -> SqlStore:
     try:
         writer = database.connect_writer()
         try:
-            upgrade(str(path), writer, database)
+            _upgrade(database, writer)
         except BaseException:
             writer.close()
             raise
@@ -48,49 +53,43 @@ def open_sqlite(path: Path) -> SqlStore:
 
 
 def _create(path: Path) -> None:
-    """Made under another name and renamed: a file under the real name is always complete."""
-    new = path.with_name(f"{path.name}.new")
+    """Made under another name and linked to its own when done: a file under the real name is always complete."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    database = sqlite.SqliteDatabase(new, journal="MEMORY")
     try:
         new.unlink(missing_ok=True)
         os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except OSError as error:
-        raise StoreUnusable(f"cannot make {path}: {error.strerror}") from error
-    engine = sqlite.engine(new, "mode=rw", "BEGIN IMMEDIATE", "journal_mode=MEMORY", "synchronous=FULL")
-    try:
-        with engine.begin() as connection:
+        with database.connect_writer() as connection, connection.begin():
             connection.execute(text(f"PRAGMA application_id = {schema.APPLICATION_ID}"))
             migrate(connection)
+        if path.exists() and not path.stat().st_size:
+            path.unlink()
+        os.link(new, path)  # unlike a rename, this never replaces a database that somebody made meanwhile
+        _sync_directory(path.parent)
+    except FileExistsError as error:
+        raise StoreBusy(f"{path} is being made by another process") from error
+    except OSError as error:
+        raise StoreUnusable(f"cannot make {path}: {error.strerror}") from error
     except SQLAlchemyError as error:
-        raise sqlite.SqliteDatabase(path).translate(error) from error
+        raise database.translate(error) from error
     finally:
-        engine.dispose()
-    os.replace(new, path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        database.close()
+        new.unlink(missing_ok=True)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(directory)
+        os.fsync(fd)
     finally:
-        os.close(directory)
+        os.close(fd)
 
 
-def upgrade(what: str, connection: Connection, database: sqlite.SqliteDatabase) -> None:
+def _upgrade(database: sqlite.SqliteDatabase, connection: Connection) -> None:
     try:
         with connection.begin():
             found = list(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
-            if check_revision(what, found) != schema.REVISIONS[-1]:
+            if check_revision(str(database.path), found) != schema.REVISIONS[-1]:
                 migrate(connection)
     except SQLAlchemyError as error:
         raise database.translate(error) from error
-
-
-def migrate(connection: Connection) -> None:
-    """To the newest revision, inside the caller's transaction. Alembic is imported only when there is work for it."""
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-
-
-__all__ = ["StoreError", "open_store"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import json.encoder
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 from zlib import crc32
@@ -24,7 +24,7 @@ Row = Any  # a sequence of column values: a driver's tuple or SQLAlchemy's Row
 
 
 def _make_dumps() -> Callable[[Any], str]:
-    """JSONEncoder.encode without its habit of building the C encoder anew for each call: half the time for small bodies."""
+    """JSONEncoder.encode, but for building the C encoder anew at each call: half the time for small bodies."""
     encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
@@ -35,6 +35,9 @@ def _make_dumps() -> Callable[[Any], str]:
 
 dumps = _make_dumps()
 loads = json.JSONDecoder().decode
+
+
+_UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)  # what decoding a wrong body may raise
 
 
 class Damaged(StoreBroken):
@@ -63,8 +66,8 @@ def checksum(*parts: object) -> int:
     return crc32("\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass"))
 
 
-def spec_checksum(run_id: str, spec: str) -> int:
-    return crc32(f"{run_id}\x1f{spec}".encode())
+def spec_checksum(run_id: str, spec: str, env: str) -> int:
+    return crc32(f"{run_id}\x1f{spec}\x1f{env}".encode())
 
 
 # -- runs -----------------------------------------------------------------------------------------------------------
@@ -77,10 +80,14 @@ RUN_COLUMNS = [
     "submitted_at",
     "ended_at",
     "spec",
+    "env",
     "spec_sum",
     "facts",
     "facts_sum",
 ]
+# of the columns before the spec, in their order
+_SUMMED = "%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f"
+_STATES = {str(state): state for state in RunState}
 _IN_COLUMNS = {"seq", "id", "user", "state", "priority", "submitted_at", "ended_at", "spec"}
 _IN_FACTS = {
     "expected_s",
@@ -98,7 +105,7 @@ if {field.name for field in fields(Run)} != _IN_COLUMNS | _IN_FACTS:  # a new fi
 
 
 def facts_text(run: Run) -> str:
-    """By hand and not by the codec: this runs for every change of every run. Defaults are left out, as the codec does."""
+    """By hand, since this runs for every change of every run. Defaults are left out, as the codec does."""
     facts: dict[str, Any] = {"expected_s": run.expected_s, "expected_from": run.expected_from}
     if run.waiting_on:
         facts["waiting_on"] = [codec.encode(dependency) for dependency in run.waiting_on]
@@ -118,13 +125,18 @@ def facts_text(run: Run) -> str:
 
 
 def _facts_sum(run: Run, facts: str) -> int:
-    ended = "" if run.ended_at is None else float(run.ended_at)
-    return checksum(run.id, run.seq, run.user, run.state, run.priority, float(run.submitted_at), ended, facts)
+    ended_at = None if run.ended_at is None else float(run.ended_at)
+    written = (run.seq, run.id, to_column(run.user), run.state, run.priority, float(run.submitted_at), ended_at)
+    return crc32((_SUMMED % written + facts).encode())
 
 
-def new_run_row(run: Run, spec: str) -> tuple[Any, ...]:
+SpecText = tuple[str, str]  # the spec without its environment, and the environment: most runs of a sweep share that
+
+
+def new_run_row(run: Run, text: SpecText) -> tuple[Any, ...]:
     """In the order of the table's columns."""
     facts = facts_text(run)
+    spec, env = text
     return (
         run.seq,
         run.id,
@@ -137,7 +149,8 @@ def new_run_row(run: Run, spec: str) -> tuple[Any, ...]:
         run.submitted_at,
         run.ended_at,
         spec,
-        spec_checksum(run.id, spec),
+        env,
+        spec_checksum(run.id, spec, env),
         facts,
         _facts_sum(run, facts),
     )
@@ -151,53 +164,92 @@ def changed_run_row(run: Run) -> tuple[Any, ...]:
 
 
 class RunReader:
-    """Reads many run rows; equal specs are decoded once and shared, since runs come in sweeps and templates."""
+    """Reads run rows, thousands in one go: equal specs and environments are decoded once and shared, and JSON texts are
+    joined so that the decoder is called once and knows its keys."""
 
     def __init__(self) -> None:
-        self._specs: dict[str, Spec] = {}
+        self._specs: dict[SpecText, Spec] = {}
+        self._envs: dict[str, Any] = {}
 
     def read(self, row: Row) -> Run:
-        seq, run_id, user, state, priority, submitted_at, ended_at, spec, spec_sum, facts, facts_sum = row
-        user = from_column(user)
-        ended = "" if ended_at is None else ended_at
-        if facts_sum != checksum(run_id, seq, user, state, priority, submitted_at, ended, facts):
-            raise Damaged("runs", run_id, "its facts are not what was written")
+        return self.read_many([row])[0]
+
+    def read_many(self, found: Sequence[Row]) -> list[Run]:
+        for row in found:
+            _verify(row)
+        specs = self._read_specs(found)
+        facts = _loads_many([row[10] for row in found], [row[1] for row in found], "facts")
+        return [_run(row, spec, fact) for row, spec, fact in zip(found, specs, facts, strict=True)]
+
+    def _read_specs(self, found: Sequence[Row]) -> list[Spec]:
+        texts: list[SpecText] = [(row[7], row[8]) for row in found]
+        if len(self._specs) > 10_000:  # hardly two are alike: do not keep all their texts
+            self._specs.clear()
+            self._envs.clear()
+        unknown = {text: row[1] for text, row in zip(texts, found, strict=True) if text not in self._specs}
+        bodies = _loads_many([spec for spec, _ in unknown], list(unknown.values()), "spec")
+        for (text, run_id), body in zip(unknown.items(), bodies, strict=True):
+            try:
+                if text[1] != "{}":
+                    body["env"] = self._env(text[1])
+                self._specs[text] = codec.decode(Spec, body)
+            except _UNREADABLE as error:
+                raise Damaged("runs", run_id, f"its spec cannot be read: {error!r}") from error
+        return [self._specs[text] for text in texts]
+
+    def _env(self, text: str) -> Any:
+        env = self._envs.get(text)
+        if env is None:
+            env = self._envs[text] = loads(text)
+        return env
+
+
+def _loads_many(texts: list[str], run_ids: list[str], what: str) -> list[Any]:
+    try:
+        together: list[Any] = loads(f"[{','.join(texts)}]")
+        if len(together) == len(texts):
+            return together
+    except ValueError:
+        pass
+    for text, run_id in zip(texts, run_ids, strict=True):  # which of them?
         try:
-            return Run(
-                id=run_id,
-                seq=seq,
-                user=user,
-                spec=self.spec(run_id, spec, spec_sum),
-                state=RunState(state),
-                priority=priority,
-                submitted_at=submitted_at,
-                ended_at=ended_at,
-                **_read_facts(facts),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise Damaged("runs", run_id, f"cannot be read: {error!r}") from error
-
-    def spec(self, run_id: str, text: str, sum_: int) -> Spec:
-        if sum_ != spec_checksum(run_id, text):
-            raise Damaged("runs", run_id, "its spec is not what was written")
-        spec = self._specs.get(text)
-        if spec is None:
-            if len(self._specs) >= 10_000:  # every spec different: do not keep all their texts
-                self._specs.clear()
-            spec = self._specs[text] = codec.decode(Spec, loads(text))
-        return spec
+            loads(text)
+        except ValueError as error:
+            raise Damaged("runs", run_id, f"its {what} cannot be read: {error!r}") from error
+    raise Damaged("runs", "; ".join(run_ids[:3]), f"their {what} cannot be read together")
 
 
-def _read_facts(text: str) -> dict[str, Any]:
-    facts: dict[str, Any] = loads(text)
-    if len(facts) > 2:
-        if "waiting_on" in facts:
-            facts["waiting_on"] = tuple([codec.decode(Dependency, item) for item in facts["waiting_on"]])
-        if "attempt" in facts:
-            facts["attempt"] = codec.decode(Attempt, facts["attempt"])
-        if "past" in facts:
-            facts["past"] = tuple([codec.decode(PastAttempt, item) for item in facts["past"]])
-    return facts
+def _verify(row: Row) -> None:
+    *_, spec, env, spec_sum, facts, facts_sum = row
+    if spec_sum != spec_checksum(row[1], spec, env):
+        raise Damaged("runs", row[1], "its spec is not what was written")
+    if facts_sum != crc32((_SUMMED % tuple(row[:7]) + facts).encode()):
+        raise Damaged("runs", row[1], "its facts are not what was written")
+
+
+def _run(row: Row, spec: Spec, facts: dict[str, Any]) -> Run:
+    seq, run_id, user, state, priority, submitted_at, ended_at, *_ = row
+    try:
+        if len(facts) > 2:
+            if "waiting_on" in facts:
+                facts["waiting_on"] = tuple([codec.decode(Dependency, item) for item in facts["waiting_on"]])
+            if "attempt" in facts:
+                facts["attempt"] = codec.decode(Attempt, facts["attempt"])
+            if "past" in facts:
+                facts["past"] = tuple([codec.decode(PastAttempt, item) for item in facts["past"]])
+        return Run(
+            id=run_id,
+            seq=seq,
+            user=from_column(user),
+            spec=spec,
+            state=_STATES[state],
+            priority=priority,
+            submitted_at=submitted_at,
+            ended_at=ended_at,
+            **facts,
+        )
+    except _UNREADABLE as error:
+        raise Damaged("runs", run_id, f"cannot be read: {error!r}") from error
 
 
 # -- attempts -------------------------------------------------------------------------------------------------------
@@ -230,7 +282,7 @@ def read_body(table: str, row_id: str, cls: type[T], body: str, sum_: int) -> T:
         raise Damaged(table, row_id, "is not what was written")
     try:
         return codec.decode(cls, loads(body))
-    except (KeyError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         raise Damaged(table, row_id, f"cannot be read: {error!r}") from error
 
 
@@ -238,15 +290,18 @@ def read_body(table: str, row_id: str, cls: type[T], body: str, sum_: int) -> T:
 EVENT_COLUMNS = ["seq", "at", "type", "version", "run_id", "by", "body", "sum"]
 
 
-def event_row(seq: int, event: e.Event, specs: dict[str, str]) -> tuple[Any, ...]:
+def event_row(seq: int, event: e.Event, specs: dict[str, SpecText]) -> tuple[Any, ...]:
     """In the order of the table's columns. The text of a submitted spec is also left in `specs` for the run's row."""
     body = e.encode(event)
     at = float(body.pop("at"))
     by = to_column(body.pop("by", "rota"))
     run_id = body.pop("run_id", None)
     if isinstance(event, e.RunSubmitted):
-        spec = specs[event.run_id] = dumps(body.pop("spec"))
-        text = f'{dumps(body)[:-1]},"spec":{spec}}}'
+        spec = body.pop("spec")
+        env = dumps(spec.pop("env", {}))
+        text = dumps(spec)
+        specs[event.run_id] = (text, env)
+        text = f'{dumps(body)[:-1]},"spec":{text[:-1]},"env":{env}}}}}'  # each encoded once, written twice
     else:
         text = dumps(body)
     kind, version = type(event).__name__, event.VERSION
@@ -263,7 +318,7 @@ def read_event(row: Row) -> StoredEvent:
         if run_id is not None:
             body["run_id"] = run_id
         return StoredEvent(seq, e.decode(kind, version, body))
-    except (e.UnknownEvent, KeyError, TypeError, ValueError) as error:
+    except (e.UnknownEvent, *_UNREADABLE) as error:
         raise Damaged("events", seq, str(error)) from error
 
 

@@ -63,7 +63,8 @@ runs = Table(
     Column("gpus", BIG, nullable=False),
     Column("submitted_at", Double, nullable=False),
     Column("ended_at", Double),
-    Column("spec", Text, nullable=False),  # written once
+    Column("spec", Text, nullable=False),  # written once, as is
+    Column("env", Text, nullable=False),  # its environment: apart, since many runs have the same
     Column("spec_sum", BIG, nullable=False),
     Column("facts", Text, nullable=False),  # all else that has no column; rewritten when touched
     Column("facts_sum", BIG, nullable=False),

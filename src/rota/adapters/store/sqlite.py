@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool, QueuePool
 
 from rota.app.ports import StoreBroken, StoreBusy, StoreError, StoreFull
@@ -77,16 +78,16 @@ def engine(path: Path, options: str, begin: str, *pragmas: str, pooled: bool = F
 
 
 class SqliteDatabase:
-    """An existing, checked file."""
+    """A file that exists and was looked at before (see inspect)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, journal: str = "WAL") -> None:
         self.path = path
         self.readers = engine(path, "mode=ro", "BEGIN", "temp_store=MEMORY", pooled=True)
         self._writing = engine(
             path,
             "mode=rw",
             "BEGIN IMMEDIATE",
-            "journal_mode=WAL",
+            f"journal_mode={journal}",
             "synchronous=FULL",
             "foreign_keys=OFF",
             "temp_store=MEMORY",
@@ -104,6 +105,8 @@ class SqliteDatabase:
         return self.connect_writer()
 
     def translate(self, error: SQLAlchemyError) -> StoreError:
+        if isinstance(error, PoolTimeout):
+            return StoreBusy(f"{self.path}: too many readers at once")
         cause = error.orig if isinstance(error, DBAPIError) else None
         code = getattr(cause, "sqlite_errorcode", None)
         if cause is None or code is None:

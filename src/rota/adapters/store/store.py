@@ -81,7 +81,7 @@ class SqlStore:
             return self._drop(connection, last_old, before, keep_runs_since)
 
     def _last_before(self, connection: Connection, before: float, version: int) -> int:
-        """Seq of the last event of the log's old part. Times hardly ever go back, so the part ends at the first new one."""
+        """Seq of the last event of the log's old part, which ends at the first new one: times hardly ever go back."""
         first_new = select(s.events.c.seq).where(s.events.c.at >= before).order_by(s.events.c.seq).limit(1)
         seq = connection.execute(first_new).scalar()
         return version if seq is None else int(seq) - 1
@@ -144,9 +144,8 @@ class SqlStore:
         if which.before is not None:
             query = query.where(s.runs.c.seq < which.before)
         query = query.order_by(s.runs.c.seq.desc()).limit(_bounded(which.limit))
-        reader = rows.RunReader()
         with self._read() as connection:
-            return [reader.read(row) for row in connection.execute(query)]
+            return rows.RunReader().read_many(connection.execute(query).all())
 
     def attempts(self, run_id: str) -> Sequence[PastAttempt]:
         a = s.attempts.c

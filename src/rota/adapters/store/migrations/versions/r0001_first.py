@@ -94,6 +94,7 @@ def _runs() -> None:
         real("submitted_at"),
         real("ended_at", nullable=True),
         text("spec"),
+        text("env"),
         big("spec_sum"),
         text("facts"),
         big("facts_sum"),

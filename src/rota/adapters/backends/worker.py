@@ -1,0 +1,108 @@
+"""A worker: a process that waits, warm, for an order, is that attempt's shim, and waits again.
+
+Forking Python for every attempt would cost several times what the command itself does. A worker has forked once; between orders
+it even has the next claim's directory, lock and log ready. It is reused only after a clean end, when it has no child left and every
+descriptor is closed; after any surprise it dies instead, and the attempt it carried is found deserted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from rota.adapters.backends import confine, procs, records, task
+from rota.adapters.backends.shim import HEARD, House, Shim
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+DONE, NOT_MINE = "done", "not-mine"  # what a worker says of an order
+MAX_ATTEMPTS = 500  # then it retires: whatever leaks is bounded
+
+
+def serve(house: House, group: str, orders: int, answers: int) -> int:
+    """Live as a worker; the exit status. `orders` ends when the zygote dies or dismisses us."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    os.setsid()
+    task.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    task.libc.prctl(PR_SET_NAME, b"rota-shim", 0, 0, 0)
+    house.start = procs.start_time("self") or 0
+    house.group = _enter(group)
+    facts = {"boot_id": house.boot_id, "shim": os.getpid(), "cgroup": house.group}
+    ready: Ready | None = None
+    for _ in range(MAX_ATTEMPTS):
+        ready = ready or Ready(facts)
+        order = _receive(orders)
+        if order is None:
+            break
+        if records.claim(".", ready.claim, order["id"]):
+            Shim(house, order["id"], order, ready.log).run()
+            ready.close()
+            ready = None
+            answer = DONE
+        else:
+            answer = NOT_MINE
+        os.write(answers, f"{os.getpid()} {answer}\n".encode())
+    if ready is not None:
+        records.discard(ready.claim.path)
+    _leave(house)
+    return 0
+
+
+class Ready:
+    """A claim and a log without an attempt."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self.claim = records.prepare(".", facts)
+        self.log = os.open(f"{self.claim.path}/log", os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+
+    def close(self) -> None:
+        os.close(self.log)
+        os.close(self.claim.lock)
+
+
+def _receive(orders: int) -> dict[str, Any] | None:
+    head = _read_exactly(orders, 4)
+    if head is None:
+        return None
+    body = _read_exactly(orders, int.from_bytes(head, "big"))
+    if body is None:
+        return None
+    order: dict[str, Any] = json.loads(body.partition(b"\n")[2])
+    return order
+
+
+def _read_exactly(fd: int, length: int) -> bytes | None:
+    content = b""
+    while len(content) < length:
+        chunk = os.read(fd, length - len(content))
+        if not chunk:
+            return None
+        content += chunk
+    return content
+
+
+def _enter(group: str) -> str:
+    if not group:
+        return ""
+    try:
+        confine.create(group)
+        confine.join(group)
+    except OSError as error:
+        print(f"no cgroup for this worker: {error}", file=sys.stderr, flush=True)
+        return ""
+    return group
+
+
+def _leave(house: House) -> None:
+    if not house.group:
+        return
+    try:
+        confine.join(confine.aside(house.groups.unified))
+        os.rmdir(house.group)
+    except OSError:
+        pass  # the next zygote clears it

@@ -1,0 +1,74 @@
+"""A real rig for the local backend, and ways to look at real processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rota.adapters.backends import procs
+from rota.adapters.backends.local import LocalBackend
+from tests.backends.contract import Kind, Rig
+
+DEADLINE_S = 15.0
+COMMANDS: dict[Kind, tuple[str, ...]] = {
+    "succeed": ("true",),
+    "fail with 3": ("sh", "-c", "exit 3"),
+    "last for ever": ("sleep", "1000"),
+    "ignore TERM": ("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1000; done"),
+    "say hello": ("echo", "hello"),
+}
+
+
+class LocalRig(Rig):
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.root, self.settings = root, settings
+
+    def backend(self) -> LocalBackend:
+        return LocalBackend(self.root / "backend", **self.settings)
+
+    def argv(self, kind: Kind) -> tuple[str, ...]:
+        return COMMANDS[kind]
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        return wait_for(condition, what)
+
+    def workdir(self) -> str:
+        return str(self.root)
+
+    def path(self, attempt_id: str, name: str) -> Path:
+        return self.root / "backend" / "attempts" / attempt_id / name
+
+
+def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    deadline = time.monotonic() + deadline_s
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"waited {deadline_s} s in vain for: {what}"
+        time.sleep(0.002)
+    return result
+
+
+def command_lines(text: str) -> list[int]:
+    """Living processes (zombies have no command line) with this text in their command line."""
+    wanted = text.encode()
+    return [pid for pid in procs.all_pids() if wanted in _command_line(pid) and pid != os.getpid()]
+
+
+def zombies_below(pid: int) -> list[int]:
+    return [each for each in procs.descendants(pid) if _state(each) == "Z"]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

@@ -1,0 +1,105 @@
+"""Device files that are not the task's answer EPERM. /dev/zero stands in for somebody else's GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rota.adapters.backends import confine
+from rota.adapters.backends.local import LocalBackend
+from rota.app.ports import Task
+from tests.backends.contract import Reports
+from tests.backends.helpers import LocalRig
+
+ZERO = (1, 5)
+
+
+def hierarchies() -> confine.Hierarchies:
+    return confine.probe(f"rota-test-{os.getpid()}")
+
+
+@pytest.fixture
+def groups() -> confine.Hierarchies:
+    found = hierarchies()
+    if not found.unified:
+        pytest.skip("no cgroup v2 that this user may use (needs root, or a delegated group)")
+    return found
+
+
+def test_a_confined_task_cannot_open_what_is_denied(groups: confine.Hierarchies, tmp_path: Path) -> None:
+    confine.try_remove(groups.unified)
+    rig, reports = LocalRig(tmp_path, deny=[ZERO]), Reports()
+    backend = rig.backend()
+    backend.open(reports)
+    try:
+        argv = ("sh", "-c", "head -c 1 /dev/null && head -c 4 /dev/random | wc -c; head -c 1 /dev/zero")
+        free = rig.order("succeed", argv=argv)
+        bound = rig.order("succeed", argv=argv, confine=True, tasks=(Task("a", (0,)), Task("b", (1,))))
+        for order in (free, bound):
+            backend.launch(order)
+        assert rig.end_of(reports, free).ok
+        assert rig.end_of(reports, bound).code == 1
+        said = backend.read_log(bound.attempt_id, 0, 1000).content
+        assert b"Operation not permitted" in said and b"/dev/zero" in said
+        assert b"4\n" in said, "other devices stay open"
+        assert not rig.path(bound.attempt_id, "shim.log").exists()
+        again = rig.order("succeed", argv=argv)
+        backend.launch(again)
+        assert rig.end_of(reports, again).ok, "the filter must not stay with the worker"
+    finally:
+        backend.close()
+
+
+def test_v1_devices_are_the_fallback(groups: confine.Hierarchies) -> None:
+    if not groups.devices:
+        pytest.skip("no v1 devices hierarchy here")
+    group = f"{groups.devices}/test"
+    confine.create(group)
+    try:
+        confine.deny_devices_v1(group, [ZERO])
+        assert _open_zero_inside(group) == "EPERM"
+    finally:
+        confine.remove(group)
+        confine.try_remove(groups.devices)
+        confine.try_remove(groups.unified)
+
+
+def test_the_filter_program_denies_just_its_list(groups: confine.Hierarchies) -> None:
+    group = f"{groups.unified}/filter"
+    for denied, expected in ([], "open"), ([(195, 0), ZERO, (195, 1)], "EPERM"), ([(1, 3), (195, 5)], "open"):
+        confine.create(group)
+        confine.deny_devices(group, denied)
+        assert _open_zero_inside(group) == expected, denied
+        confine.remove(group)
+    confine.try_remove(groups.unified)
+    confine.try_remove(groups.devices)
+
+
+def _open_zero_inside(group: str) -> str:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            confine.join(group)
+            os.open("/dev/zero", os.O_RDONLY)
+            code = 0
+        except PermissionError:
+            code = 2
+        finally:
+            os._exit(code)
+    return {0: "open", 2: "EPERM"}.get(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), "error")
+
+
+def test_without_rights_it_runs_unconfined_and_says_so(tmp_path: Path) -> None:
+    rig, reports = LocalRig(tmp_path, cgroups=False, deny=[ZERO]), Reports()
+    backend: LocalBackend = rig.backend()
+    backend.open(reports)
+    try:
+        order = rig.order("succeed", confine=True)
+        backend.launch(order)
+        assert rig.end_of(reports, order).ok
+        assert "runs unconfined" in rig.path(order.attempt_id, "shim.log").read_text()
+    finally:
+        backend.close()

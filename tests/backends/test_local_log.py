@@ -1,0 +1,98 @@
+"""Logs: capped in place, read by cursor, never through a link."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rota.adapters.backends import logcap, logs
+from rota.adapters.backends.local import LocalBackend
+from rota.app.ports import StopOrder
+from tests.backends.contract import Reports
+from tests.backends.helpers import LocalRig, wait_for
+
+ATTEMPT = "000000000001-1"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "attempts" / ATTEMPT
+    path.mkdir(parents=True)
+    return path
+
+
+def read_on(root: Path, offset: int = 0, limit: int = 5000) -> tuple[bytes, int]:
+    """All there is from `offset`, as a follower would read it, and the offset to go on from."""
+    content = b""
+    while chunk := logs.read_log(str(root), ATTEMPT, offset, limit):
+        if not chunk.content:
+            return content, offset
+        content += chunk.content
+        offset = chunk.offset + len(chunk.content)
+    raise AssertionError
+
+
+def test_the_middle_goes_the_offsets_stay(tmp_path: Path, directory: Path) -> None:
+    log = os.open(directory / "log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    cap = logcap.LogCap(log, str(directory), 64 << 10)
+    lines = b"".join(b"%09d\n" % number for number in range(20_000))
+    os.write(log, lines[:100_000])
+    cap.check()
+    content, offset = read_on(tmp_path)
+    assert content.startswith(lines[: 16 << 10])
+    assert content.count(b"bytes dropped by the log cap ...]") == 1
+    assert b"\0" not in content
+    assert content.endswith(lines[100_000 - (32 << 10) : 100_000])
+    assert offset == 100_000
+    os.write(log, lines[100_000:])
+    assert read_on(tmp_path, offset) == (lines[100_000:], 200_000)
+    cap.check()
+    assert os.stat(directory / "log").st_blocks * 512 <= (64 << 10) + 8192
+    assert logs.read_log(str(tmp_path), ATTEMPT, -100, 1000).content == lines[-100:]
+    assert logs.read_log(str(tmp_path), ATTEMPT, -150_000, 20).content.rstrip(b"\n").split(b"\n")[-1].isdigit()
+    # One who stood in what is now the hole is told how much was missed, once, and goes on behind it.
+    content, _ = read_on(tmp_path, 100_000)
+    dropped = int(content.split(b"[... ")[1].split(b" ")[0])
+    assert content.endswith(lines[100_000 + dropped :])
+    os.close(log)
+
+
+def test_where_holes_cannot_be_made_the_log_is_cut(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logcap, "PUNCH_HOLE_KEEP_SIZE", 0x40000000)  # a mode no file system knows
+    log = os.open(directory / "log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    cap = logcap.LogCap(log, str(directory), 64 << 10)
+    os.write(log, b"x" * 100_000)
+    cap.check()
+    os.write(log, b"after")
+    content, _ = read_on(tmp_path)
+    assert content == b"x" * (16 << 10) + b"\n[... 83616 bytes dropped by the log cap ...]\nafter"
+    os.close(log)
+
+
+def test_a_flood_is_bounded_on_disk(rig: LocalRig, backend: LocalBackend, reports: Reports) -> None:
+    order = rig.order("succeed", argv=("sh", "-c", "echo begin; while :; do yes | head -c 200000; sleep 0.05; done"))
+    order = rig.order("succeed", argv=order.argv, log_cap_bytes=1 << 20)
+    backend.launch(order)
+    log = rig.path(order.attempt_id, "log")
+    wait_for(lambda: log.exists() and log.stat().st_size > 4 << 20, "four times the cap")
+    assert log.stat().st_blocks * 512 < 4 << 20
+    backend.stop(order.attempt_id, StopOrder("cancelled"))
+    rig.end_of(reports, order)
+    assert backend.read_log(order.attempt_id, 0, 6).content == b"begin\n"
+    newest = backend.read_log(order.attempt_id, -1000, 1000)
+    assert len(newest.content) == 1000 and set(newest.content) == set(b"y\n")
+    assert newest.size == log.stat().st_size
+
+
+def test_a_link_is_not_followed(tmp_path: Path, directory: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (directory / "log").symlink_to(tmp_path / "secret")
+    assert logs.read_log(str(tmp_path), ATTEMPT, 0, 100).content == b""
+    (directory / "log").unlink()
+    (directory / "log").write_text("content")
+    (directory / "dropped").symlink_to(tmp_path / "secret")
+    assert logs.read_log(str(tmp_path), ATTEMPT, 0, 100).content == b"content"

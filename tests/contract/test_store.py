@@ -1,0 +1,359 @@
+"""What every Store does, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from rota.adapters.store.compare import compare
+from rota.adapters.store.store import SqlStore
+from rota.app.ports import Fenced, KeyRecord, RunFilter, StoreBroken, StoreError
+from rota.core import events as e
+from rota.core.check import check
+from rota.core.policy import Limits, Ordering, Policy
+from rota.core.reduce import reduce
+from rota.core.resources import Request
+from rota.core.run import ENDED, Cause, Dependency, RunState, When
+from rota.core.state import State
+from tests.contract.conftest import Opener
+from tests.contract.house import House, cluster
+
+
+def same(house: House) -> None:
+    """Rows and log both say what the live state says."""
+    loaded = house.store.load()
+    assert compare(house.state, loaded) == []
+    assert compare(house.state, house.store.replay()) == []
+    assert check(loaded) == []
+    assert loaded.touched == {}
+
+
+def test_a_new_store_is_empty(store: SqlStore) -> None:
+    assert compare(store.load(), State()) == []
+    assert compare(store.replay(), State()) == []
+    assert store.runs(RunFilter()) == []
+    assert store.events(0, 10) == []
+    assert store.totals(0.0, 1e12) == []
+    assert store.run("0" * 12) is None
+    assert store.key("ann", "k") is None
+
+
+def test_a_story_comes_back_whole(where: str, opener: Opener) -> None:
+    house = House(opener(where))
+    cluster(house)
+    first = house.submit("ann", request=Request(gpus=4), env={"LR": "0.1", "PATH": "/bin"}, labels={"a": "b"})
+    second = house.submit("bob", request=Request(gpus=8), depends_on=(Dependency(first.id, When.ENDED),))
+    house.submit("bob", held=True)
+    house.do(e.PolicySet(at=house.now, policy=Policy(ordering=Ordering.FAIR_SHARE, user_limits={"ann": Limits(gpus=4)})))
+    house.do(e.SchedulingPaused(at=house.now, why="soon"), e.SchedulingResumed(at=house.now))
+    house.commit()
+    same(house)
+    assert house.plan() == [first.id]
+    house.commit()
+    house.begin(first.id)
+    house.commit()
+    same(house)
+    house.now += 30
+    house.finish(first.id, Cause.LOST, to=RunState.QUEUED)
+    house.commit()
+    same(house)
+    house.now += 10
+    assert house.plan() == [first.id]
+    house.now += 5
+    house.finish(first.id)
+    house.commit()
+    same(house)
+    assert house.plan() == [second.id]
+    house.commit()
+    same(house)
+    house.store.close()
+
+    again = opener(where)
+    assert compare(again.load(), house.state) == []
+    assert again.run(first.id) == house.ended[first.id]
+    assert [past.number for past in again.attempts(first.id)] == [1, 2]
+    assert again.attempts(first.id) == list(house.ended[first.id].past)
+
+
+def test_events_come_back_as_they_were(store: SqlStore) -> None:
+    house = House(store)
+    cluster(house)
+    run = house.submit("ann", env={"A": "1"}, depends_on=(Dependency("f" * 12, When.FAILED),))
+    house.plan()
+    house.begin(run.id)
+    house.finish(run.id)
+    wanted = list(house.pending)
+    house.commit()
+    before = house.state.version - len(wanted)
+    stored = store.events(before, 100)
+    assert [item.event for item in stored] == wanted
+    assert [item.seq for item in stored] == list(range(before + 1, house.state.version + 1))
+    assert [item.event for item in store.events(0, 100, run_id=run.id)] == wanted
+    assert [item.seq for item in store.events(before, 2)] == [before + 1, before + 2]
+    assert store.events(house.state.version, 10) == []
+
+
+def test_a_group_is_one_batch(store: SqlStore) -> None:
+    house = House(store)
+    cluster(house, 4, 8)
+    for n in range(200):
+        house.submit("ann" if n % 2 else "bob", request=Request(gpus=1))
+    house.plan()
+    house.commit()
+    same(house)
+    assert house.state.active == 32
+
+
+def test_an_older_server_is_fenced(where: str, opener: Opener) -> None:
+    house = House(opener(where))
+    house.submit()
+    house.commit()
+    with house.store._writer.transaction() as connection:  # what a second server's begin_epoch does
+        connection.execute(text("UPDATE head SET epoch = epoch + 1"))
+    before = house.store.events(0, 1000)
+    house.submit()
+    with pytest.raises(Fenced):
+        house.store.append(house.pending, house.state, [KeyRecord("ann", "k", "d", "r", 1.0)])
+    with pytest.raises(Fenced):
+        house.store.compact(house.state, 1e12, 1e12)
+    assert house.store.events(0, 1000) == before
+    assert len(house.store.runs(RunFilter())) == 1
+    assert house.store.key("ann", "k") is None
+
+
+def test_nothing_is_written_before_an_epoch_begins(store: SqlStore) -> None:
+    state = store.load()
+    event = e.SchedulingPaused(at=1.0)
+    reduce(state, event)
+    with pytest.raises(Fenced):
+        store.append([event], state)
+    assert store.events(0, 10) == []
+
+
+def test_a_batch_that_does_not_follow_is_refused(store: SqlStore) -> None:
+    house = House(store)
+    house.submit()
+    batch, touched = list(house.pending), dict(house.state.touched)
+    house.commit()
+    house.state.touched.update(touched)
+    with pytest.raises(StoreBroken, match="out of step"):
+        store.append(batch, house.state)
+    house.state.touched.clear()
+    house.submit()
+    house.commit()
+    same(house)
+
+
+def test_idempotency_keys(store: SqlStore) -> None:
+    house = House(store)
+    run = house.submit()
+    record = KeyRecord("ann", "key-1", "digest", run.id, house.now)
+    house.commit([record])
+    assert store.key("ann", "key-1") == record
+    assert store.key("bob", "key-1") is None
+    assert store.key("ann", "key-2") is None
+    house.submit()
+    with pytest.raises(StoreError):  # the same key twice: nothing of the batch is in
+        house.commit([record])
+    assert len(store.runs(RunFilter())) == 1
+
+
+def test_gpu_seconds_are_recorded_exactly_once(store: SqlStore) -> None:
+    house = House(store)
+    cluster(house)
+    run = house.submit(request=Request(gpus=4))
+    house.plan()
+    house.commit()
+    house.now += 100
+    house.finish(run.id, Cause.PREEMPTED, to=RunState.QUEUED)
+    house.commit()
+    house.now += 10
+    house.plan()
+    house.now += 50
+    house.finish(run.id)
+    house.commit()
+    assert [past.gpu_s for past in store.attempts(run.id)] == [400.0, 200.0]
+    with store._writer.transaction() as connection:
+        # a second record of the same attempt is not a second row, whoever tries
+        row = tuple(connection.execute(text("SELECT * FROM attempts WHERE number = 1")).one())
+    with pytest.raises(StoreError), store._writer.transaction() as connection:
+        connection.exec_driver_sql(store._sql.insert_attempt, row)
+    assert [past.gpu_s for past in store.attempts(run.id)] == [400.0, 200.0]
+
+
+def test_totals(store: SqlStore) -> None:
+    house = House(store)
+    cluster(house, 4, 4)
+    for user, gpus in (("ann", 4), ("bob", 2), ("ann", 1)):
+        house.submit(user, request=Request(gpus=gpus))
+    started = house.plan()
+    house.now += 10
+    for run_id in started:
+        house.finish(run_id)
+    house.commit()
+    at = house.now
+    found = {total.user: (total.attempts, total.gpu_s) for total in store.totals(at, at + 1)}
+    assert found == {"ann": (2, 50.0), "bob": (1, 20.0)}
+    assert store.totals(0.0, at) == []
+    assert store.totals(at + 1, at + 2) == []
+
+
+def test_filters_and_cursors(store: SqlStore) -> None:
+    house = House(store)
+    cluster(house)
+    for n in range(30):
+        house.submit("ann" if n % 3 else "bob", request=Request(gpus=1))
+    for run_id in house.plan()[:4]:
+        house.finish(run_id, code=0 if int(run_id, 16) % 2 else 1)
+    house.commit()
+    everything = store.runs(RunFilter(limit=1000))
+    assert [run.seq for run in everything] == list(range(30, 0, -1))
+    for states in (frozenset({RunState.QUEUED}), ENDED, frozenset({RunState.QUEUED, RunState.FAILED}), frozenset()):
+        for user in (None, "ann", "bob", "nobody"):
+            wanted = [r for r in everything if (not states or r.state in states) and user in (None, r.user)]
+            assert store.runs(RunFilter(user=user, states=states, limit=1000)) == wanted
+            pages, before = [], None
+            while page := store.runs(RunFilter(user=user, states=states, before=before, limit=7)):
+                assert len(page) <= 7
+                pages += page
+                before = page[-1].seq
+            assert pages == wanted
+    assert store.runs(RunFilter(limit=0)) == []
+
+
+def test_compaction_keeps_what_is_live(where: str, opener: Opener) -> None:
+    house = House(opener(where))
+    cluster(house)
+    for _ in range(12):
+        house.submit(request=Request(gpus=1))
+    for run_id in house.plan()[:5]:
+        house.finish(run_id)
+    house.commit([KeyRecord("ann", "old", "d", "r", house.now)])
+    old_runs = set(house.ended)
+    house.now += 1000
+    cut = house.now - 1
+    for run_id in [run.id for run in house.state.runs.values() if run.attempt][:2]:
+        house.finish(run_id)
+    house.commit([KeyRecord("ann", "new", "d", "r", house.now)])
+    newer = house.state.version
+    assert house.store.compact(house.state, before=cut, keep_runs_since=cut) > 0
+    same(house)
+    assert {item.event.at >= cut for item in house.store.events(0, 1000)} == {True}
+    assert house.store.events(0, 1000)[-1].seq == newer
+    kept = {run.id for run in house.store.runs(RunFilter(states=ENDED, limit=1000))}
+    assert kept == set(house.ended) - old_runs
+    assert all(house.store.attempts(run_id) == [] for run_id in old_runs)
+    assert house.store.key("ann", "old") is None
+    assert house.store.key("ann", "new") is not None
+    assert house.store.compact(house.state, before=cut, keep_runs_since=cut) == 0
+
+    house.plan()
+    house.submit()
+    house.commit()
+    same(house)
+    assert house.store.compact(house.state, before=1e12, keep_runs_since=0.0) > 0
+    assert house.store.events(0, 10) == []
+    same(house)
+    house.submit()
+    house.commit()
+    same(house)
+    house.store.close()
+    house.restart(opener(where))
+    same(house)
+
+
+PAYLOADS = (
+    "'; DROP TABLE runs; --",
+    '"); DELETE FROM events; --',
+    "%s %(id)s %% ? :id $1 {x}",
+    "\\'; \\x00 \\u0000",
+    "NULL",
+    "a\x00b\x1a\x1a0000",
+    "line\nbreak\ttab\r",
+    "\udcff\udc80 raw bytes",
+    "Zoë 你好 🚀 \u202e",
+    "x" * 5000,
+    "",
+)
+
+
+@pytest.mark.parametrize("odd", PAYLOADS, ids=range(len(PAYLOADS)))
+def test_text_is_only_text(where: str, opener: Opener, odd: str) -> None:
+    """E3: SQL, and anything else a person can type, in every text field."""
+    house = House(opener(where), boot_id=odd)
+    cluster(house)
+    node = replace(house.state.nodes["node1"], id=f"n{odd}", hostname=odd, drain_why=odd, drained=True)
+    house.do(e.NodeSeen(at=house.now, by=odd, node=node), e.SchedulingPaused(at=house.now, by=odd, why=odd))
+    house.do(e.SchedulingResumed(at=house.now))
+    house.do(e.PolicySet(at=house.now, policy=Policy(user_limits={odd: Limits(running=1)})))
+    strings = {"name": odd, "argv": (odd, odd), "workdir": odd, "account": odd}
+    run = house.submit(odd, **strings, env={odd: odd}, labels={odd: odd}, request=Request(gpu_type=odd[:0], gpus=1))
+    other = house.submit(odd, held=True)
+    house.do(e.RunReleased(at=house.now, by=odd, run_id=other.id))
+    house.do(e.RunHeld(at=house.now, by=odd, run_id=other.id, why=odd))
+    assert house.plan() == [run.id]
+    house.commit([KeyRecord(odd, odd, odd, run.id, house.now)])
+    same(house)
+    attempt = house.state.runs[run.id].attempt
+    assert attempt is not None
+    stop = e.StopRequested(
+        at=house.now, by=odd, run_id=run.id, attempt_id=attempt.id, cause=Cause.CANCELLED, signal=2, grace_s=1.0, for_run=odd
+    )
+    house.do(stop)
+    house.finish(run.id, Cause.CANCELLED, to=RunState.CANCELLED)
+    house.commit()
+    same(house)
+    store = house.store
+    assert store.key(odd, odd) == KeyRecord(odd, odd, odd, run.id, house.now)
+    assert store.run(run.id) == house.ended[run.id]
+    assert store.run(odd) is None
+    assert {found.id for found in store.runs(RunFilter(user=odd))} == {run.id, other.id}
+    assert [total.user for total in store.totals(0.0, 1e12)] == [odd]
+    assert store.events(0, 100, run_id=odd) == []
+    assert stop in [item.event for item in store.events(0, 100)]
+
+
+def test_readers_see_whole_batches_while_the_writer_writes(store: SqlStore) -> None:
+    """From any thread; a batch of ten runs is there or not, never five of it."""
+    house = House(store)
+    wrong: list[object] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            count = len(store.runs(RunFilter(limit=10_000)))
+            if count % 10:
+                wrong.append(count)
+            loaded = store.load()
+            if len(loaded.runs) % 10 or check(loaded):
+                wrong.append(len(loaded.runs))
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        for _ in range(10):
+            house.submit()
+        house.commit()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_predictions_are_learnt_again(where: str, opener: Opener) -> None:
+    house = House(opener(where))
+    cluster(house)
+    for _ in range(4):
+        run = house.submit(argv=("train", "--lr", "0.1"))
+        house.plan()
+        house.now += 100
+        house.finish(run.id)
+        house.commit()
+    spec = house.ended[run.id].spec
+    house.store.close()
+    for state in (opener(where).load(),):
+        assert state.history.predict("ann", spec) == house.state.history.predict("ann", spec) is not None

@@ -1,0 +1,205 @@
+"""Who is next: each ordering, what waiting is worth, and how a share is kept fair; and how the limits cut in."""
+
+from __future__ import annotations
+
+import pytest
+from rota.core.order import key
+from rota.core.policy import DAY_S, Backfill, Limits, Ordering, Policy
+from rota.core.resources import Request
+
+from tests.unit.core.kit import CRITICAL, HIGH, LOW, NORMAL, Lab, node, two_by_eight
+
+
+def one_gpu(ordering: Ordering = Ordering.PRIORITY, **policy) -> Lab:
+    """A single GPU: the order of the starts is the order of the queue."""
+    return Lab(node("a", gpus=1), policy=Policy(ordering=ordering, **policy))
+
+
+def order_of_starts(lab: Lab) -> list[str]:
+    lab.until(lab.now + 1e9)
+    assert lab.all_ended()
+    return [run for run, _ in sorted(lab.started.items(), key=lambda item: item[1])]
+
+
+def test_first_come_first_served_looks_at_nothing_but_arrival():
+    lab = one_gpu(Ordering.FCFS)
+    runs = [
+        lab.submit(priority=LOW, takes=900),
+        lab.submit(priority=CRITICAL, takes=1),
+        lab.submit(priority=NORMAL, takes=50, user="bob"),
+    ]
+    assert order_of_starts(lab) == runs
+
+
+def test_the_more_important_goes_first_and_among_equals_the_earlier():
+    lab = one_gpu()
+    low, normal, high, critical = (lab.submit(priority=p) for p in (LOW, NORMAL, HIGH, CRITICAL))
+    normal2, high2 = lab.submit(priority=NORMAL), lab.submit(priority=HIGH)
+    assert order_of_starts(lab) == [critical, high, high2, normal, normal2, low]
+
+
+@pytest.mark.parametrize(("waited", "overtakes"), [(0.5 * DAY_S, False), (DAY_S - 1, False), (DAY_S + 1, True)])
+def test_waiting_a_day_is_worth_one_step_of_priority(waited, overtakes):
+    lab = one_gpu(aging_s=DAY_S)
+    blocker = lab.submit(takes=10 * DAY_S)
+    lab.step()
+    old_low = lab.submit(priority=LOW)
+    lab.now += waited
+    new_normal = lab.submit(priority=NORMAL)
+    first, second = (old_low, new_normal) if overtakes else (new_normal, old_low)
+    assert order_of_starts(lab) == [blocker, first, second]
+
+
+def test_aging_never_reorders_two_that_wait():
+    """The key does not move with time: the one ahead stays ahead however long both wait."""
+    lab = one_gpu(aging_s=60)
+    lab.submit(takes=1e6)
+    lab.step()
+    low, high = lab.submit(priority=LOW), lab.submit(priority=HIGH)
+    policy = lab.state.policy
+    before = key(policy, lab.run(low)), key(policy, lab.run(high))
+    lab.now = 1e5
+    assert (key(policy, lab.run(low)), key(policy, lab.run(high))) == before
+    assert before[1] < before[0]
+
+
+def test_a_new_priority_counts_at_once_and_keeps_the_place_among_equals():
+    from rota.core import events as e
+
+    lab = one_gpu()
+    first, second, third = (lab.submit() for _ in range(3))
+    lab.tell(e.RunReprioritised(at=lab.now, run_id=third, priority=HIGH))
+    assert order_of_starts(lab) == [third, first, second]
+
+
+def test_shortest_job_first_goes_by_what_is_expected_and_waiting_counts_for_something():
+    lab = one_gpu(Ordering.SJF, sjf_aging=0.1)
+    long, short, middle = lab.submit(takes=1000), lab.submit(takes=10), lab.submit(takes=100)
+    assert order_of_starts(lab) == [short, middle, long]
+
+    lab = one_gpu(Ordering.SJF, sjf_aging=0.1)
+    blocker = lab.submit(takes=50_000)
+    lab.step()
+    long = lab.submit(takes=1000)
+    lab.now = 9_000
+    newer = lab.submit(takes=150)  # 850 s shorter, but 900 s worth of waiting behind
+    lab.now = 9_001
+    much_shorter = lab.submit(takes=10)
+    assert order_of_starts(lab) == [blocker, much_shorter, long, newer]
+
+
+def test_who_used_less_goes_first_under_fair_share_and_old_use_fades():
+    lab = Lab(node("a", gpus=1), policy=Policy(ordering=Ordering.FAIR_SHARE, half_life_s=1000))
+    lab.submit(user="ann", takes=1000)
+    lab.until(1000)
+    assert lab.all_ended()
+    a, b = lab.submit(user="ann", takes=10), lab.submit(user="bob", takes=10)
+    lab.until(1200)
+    assert lab.first_start(b) == 1000
+    assert lab.first_start(a) == 1010
+    lab.now = 20_000  # ann's thousand seconds are dust by now
+    lab.submit(user="bob", takes=500)
+    lab.until(20_500)
+    a, b = lab.submit(user="ann", takes=10), lab.submit(user="bob", takes=10)
+    lab.until(21_000)
+    assert lab.first_start(a) == 20_500
+    assert lab.first_start(b) == 20_510
+
+
+def test_a_burst_of_one_user_does_not_win_every_gpu():
+    """A hundred runs at once, before any has used a second: each start is charged, so the others come in between."""
+    lab = Lab(node("a"), policy=Policy(ordering=Ordering.FAIR_SHARE))
+    burst = [lab.submit(user="ann", takes=3600) for _ in range(100)]
+    few = [lab.submit(user="bob", takes=3600) for _ in range(4)]
+    started = [start.run_id for start in lab.step().starts]
+    assert len(started) == 8
+    assert set(few) < set(started)
+    assert started[0] == burst[0], "equal usage: the earlier goes first"
+    assert [run in few for run in started] == [False, True] * 4, "turn by turn"
+
+
+def test_a_wide_or_long_start_weighs_more_than_a_small_one():
+    lab = Lab(node("a"), policy=Policy(ordering=Ordering.FAIR_SHARE))
+    wide = lab.submit(4, user="ann", takes=3600)
+    lab.submit(1, user="ann", takes=3600)
+    small = [lab.submit(1, user="bob", takes=3600) for _ in range(6)]
+    assert [start.run_id for start in lab.step().starts] == [wide, *small[:4]], "4 GPUs of ann are 4 runs of bob"
+
+
+def test_within_one_user_fair_share_goes_by_priority():
+    lab = Lab(node("a", gpus=1), policy=Policy(ordering=Ordering.FAIR_SHARE))
+    normal, high = lab.submit(takes=10), lab.submit(takes=10, priority=HIGH)
+    assert order_of_starts(lab) == [high, normal]
+
+
+def test_a_change_of_policy_sorts_the_queue_anew():
+    lab = one_gpu(Ordering.FCFS)
+    lab.submit(takes=1000)
+    lab.step()
+    long, short = lab.submit(takes=500), lab.submit(takes=5)
+    lab.set(Policy(ordering=Ordering.SJF))
+    lab.until(1e6)
+    assert (lab.first_start(short), lab.first_start(long)) == (1000, 1005)
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("backfill", list(Backfill))
+def test_a_user_never_runs_more_than_the_limit_and_the_next_person_is_not_held_up(backfill):
+    lab = Lab(node("a"), policy=Policy(limits=Limits(running=2), backfill=backfill))
+    ann = [lab.submit(user="ann") for _ in range(4)]
+    bob = lab.submit(user="bob")
+    assert [start.run_id for start in lab.step().starts] == [ann[0], ann[1], bob]
+    lab.until(1000)
+    assert lab.first_start(ann[2]) == 100
+    assert lab.all_ended()
+
+
+@pytest.mark.parametrize("backfill", list(Backfill))
+def test_a_limit_of_gpus_lets_smaller_runs_through(backfill):
+    lab = Lab(*two_by_eight(), policy=Policy(limits=Limits(gpus=4), backfill=backfill))
+    three, two, one = lab.submit(3), lab.submit(2), lab.submit(1)
+    none = lab.submit(0)
+    assert {start.run_id for start in lab.step().starts} == {three, one, none}
+    lab.until(100)
+    assert lab.first_start(two) == 100
+
+
+def test_own_limits_apply_to_one_person_alone():
+    lab = Lab(node("a"), policy=Policy(user_limits={"ann": Limits(running=1)}))
+    for user in ("ann", "ann", "bob", "bob", "bob"):
+        lab.submit(user=user)
+    lab.step()
+    assert {user: load.running for user, load in lab.state.load.items()} == {"ann": 1, "bob": 3}
+
+
+def test_no_more_runs_at_once_than_max_concurrent():
+    lab = Lab(*two_by_eight(), policy=Policy(max_concurrent=3))
+    runs = [lab.submit(takes=100 + n) for n in range(5)]
+    assert len(lab.step().starts) == 3
+    assert not lab.step().starts
+    lab.until(1000)
+    assert [lab.first_start(run) for run in runs] == [0, 0, 0, 100, 101]
+
+
+@pytest.mark.parametrize("limits", [Limits(running=1), Limits(gpus=4)])
+def test_a_limited_users_run_never_holds_the_reservation(limits):
+    """Ann may not start anything, so nothing is kept free for her: bob's long run goes ahead on the same GPUs."""
+    lab = Lab(node("a"), policy=Policy(user_limits={"ann": limits}))
+    lab.submit(4, user="ann", takes=1000)
+    lab.step()
+    anns_wide = lab.submit(8, user="ann", takes=1000)
+    bobs_long = lab.submit(4, user="bob", takes=1e6)
+    plan = lab.step()
+    assert [start.run_id for start in plan.starts] == [bobs_long]
+    assert plan.reserve is None
+    assert lab.run(anns_wide).attempt is None
+
+
+def test_a_limit_reached_in_the_middle_of_a_pass_is_seen_by_its_rest():
+    lab = Lab(*two_by_eight(), policy=Policy(limits=Limits(running=2, gpus=6)))
+    lab.submit(4)
+    lab.submit(request=Request(4, cpus=1))  # another shape, so another lane
+    lab.submit(request=Request(2, cpus=2))
+    lab.submit(request=Request(1, cpus=3))
+    plan = lab.step()
+    assert [lab.run(start.run_id).spec.request.gpus for start in plan.starts] == [4, 2]

@@ -1,0 +1,91 @@
+"""Run it again? A vanished machine yes, a command's own failure no, unless its submitter asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rota.core.policy import Policy
+from rota.core.retry import backoff_s, describe, retry
+from rota.core.run import Cause, Exit, Run, RunState
+
+from tests.unit.core.kit import spec
+
+POLICY = Policy(retry_base_s=5, retry_cap_s=600)
+
+
+def a_run(retries: int = 0, run_id: str = "0123456789ab", **more) -> Run:
+    return Run(run_id, 1, "ann", spec(**more), RunState.RUNNING, 2, 0.0, 60.0, "default", retries=retries)
+
+
+FAILED = Exit(Cause.EXITED, code=1)
+LOST = Exit(Cause.LOST)
+
+
+@pytest.mark.parametrize(
+    ("exit", "asked", "again", "counts", "word"),
+    [
+        (Exit(Cause.EXITED, code=0), False, False, False, ""),
+        (FAILED, False, False, False, "exit code 1"),
+        (FAILED, True, True, True, "exit code 1"),
+        (Exit(Cause.EXITED, signal=11), False, False, False, "signal 11"),
+        (Exit(Cause.EXITED, signal=9), False, False, False, "SIGKILL"),
+        (Exit(Cause.EXITED, code=137), False, False, False, "SIGKILL"),
+        (Exit(Cause.EXITED, signal=9, oom=True), False, False, False, "out of memory"),
+        (LOST, False, True, True, "lost"),
+        (Exit(Cause.LOST, message="node7 is gone"), False, True, True, "node7 is gone"),
+        (Exit(Cause.PREEMPTED), False, True, False, "preempted"),
+        (Exit(Cause.PREEMPTED, code=0), False, True, False, "preempted"),  # it obeyed the signal: it is not done
+        (Exit(Cause.CANCELLED), True, False, False, "cancelled"),
+        (Exit(Cause.NEVER_STARTED), True, False, False, "cancelled"),
+        (Exit(Cause.TIME_LIMIT), True, False, False, "time limit of 90 s"),
+        (Exit(Cause.LAUNCH_FAILED, message="no such file"), True, False, False, "no such file"),
+        (Exit(Cause.LAUNCH_FAILED), True, False, False, "could not be started"),
+    ],
+)
+def test_the_table_of_ends(exit, asked, again, counts, word):
+    decision = retry(exit, a_run(retry_failures=asked, time_limit_s=90.0), POLICY)
+    assert (decision.again, decision.counts) == (again, counts)
+    assert word in decision.why
+    assert bool(decision.delay_s) == counts, "only what counts backs off"
+
+
+def test_every_cause_has_an_answer_even_for_a_run_without_limits():
+    """A foreign queue may end a run at its own time limit."""
+    for cause in Cause:
+        assert retry(Exit(cause), a_run(), POLICY).again in (True, False)
+
+
+def test_retries_are_used_up():
+    assert retry(LOST, a_run(retries=2, max_retries=3), POLICY).again
+    spent = retry(LOST, a_run(retries=3, max_retries=3), POLICY)
+    assert not spent.again
+    assert "3 of 3" in spent.why
+    assert not retry(LOST, a_run(max_retries=0), POLICY).again
+    assert retry(Exit(Cause.PREEMPTED), a_run(retries=3, max_retries=3), POLICY).again, "preemption is never the last"
+
+
+def test_retries_can_be_switched_off_but_not_the_return_from_preemption():
+    off = replace(POLICY, auto_retry=False)
+    assert not retry(LOST, a_run(), off).again
+    assert "switched off" in retry(LOST, a_run(), off).why
+    assert not retry(FAILED, a_run(retry_failures=True), off).again
+    assert retry(Exit(Cause.PREEMPTED), a_run(), off).again
+
+
+@pytest.mark.parametrize("retries", range(60))
+def test_backoff_doubles_up_to_the_cap_and_is_spread_by_a_quarter(retries):
+    plain = min(600.0, 5.0 * 2**retries)
+    delays = {backoff_s(a_run(retries, f"{n:012x}"), POLICY) for n in range(50)}
+    assert all(plain <= delay <= plain * 1.25 for delay in delays)
+    assert max(delays) - min(delays) > plain * 0.15, "a lost node's runs do not all come back at once"
+    assert delays == {backoff_s(a_run(retries, f"{n:012x}"), POLICY) for n in range(50)}, "without chance"
+
+
+def test_no_backoff_when_the_base_is_zero():
+    assert backoff_s(a_run(5), replace(POLICY, retry_base_s=0)) == 0
+
+
+def test_an_end_in_words():
+    assert describe(Exit(Cause.EXITED, code=2)) == "exit code 2"
+    assert "memory_gb" in describe(Exit(Cause.EXITED, code=137, oom=True)), "says what to do"
