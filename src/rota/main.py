@@ -15,7 +15,7 @@ from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
 from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.store.open import open_store
-from rota.app.errors import CannotStart, Unavailable
+from rota.app.errors import CannotStart, Refused, Unavailable
 from rota.app.loop import Loop
 from rota.app.ports import Probe, Store, StoreError
 from rota.app.retention import Retention, tidy
@@ -49,8 +49,12 @@ def open_rota(settings: Settings) -> Iterator[Service]:
             on_fatal=on_fatal,
         )
         service = Service(loop)
+        stack.callback(service.abandon, Unavailable("it was closed"))
         stack.callback(loop.close)
-        loop.open()
+        try:
+            loop.open()
+        except StoreError as error:
+            raise CannotStart(str(error)) from error
         probe = _probe(settings)
         service.see_nodes(probe.nodes())
         done = Event()
@@ -108,7 +112,7 @@ def _every(seconds: float, done: Event, act: object, name: str) -> None:
         while not done.wait(seconds):
             try:
                 act()
-            except (Unavailable, NoGpus) as error:  # trouble that may pass: say it and look again next time
+            except (Refused, StoreError, NoGpus) as error:  # trouble that may pass: say it and look again next time
                 log.warning("%s: %s", name, error)
 
     Thread(target=run, name=f"rota-{name}", daemon=True).start()

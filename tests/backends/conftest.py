@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import StopOrder
-from rota.core.run import Exit
-from tests.backends.contract import Reports
+from tests.backends.contract import Reports, is_over
 from tests.backends.helpers import LocalRig, wait_for
 
 
@@ -29,5 +29,5 @@ def backend(rig: LocalRig, reports: Reports) -> Iterator[LocalBackend]:
     yield backend
     for stray in backend.strays():
         backend.stop(stray, StopOrder("cancelled", 9, 0.0))
-        wait_for(lambda stray=stray: isinstance(backend.observe(stray), Exit), f"clean-up of {stray}")
+        wait_for(partial(is_over, backend, stray), f"clean-up of {stray}")
     backend.close()

@@ -1,7 +1,7 @@
 """What every backend promises, as tests. A backend joins by subclassing BackendContract and giving it a `rig`.
 
-The rig says how to make a backend, how to say "a command that fails" to it, and how to let time pass until something is true: a real
-backend waits, a simulated one advances its clock.
+The rig says how to make a backend, how to say "a command that fails" to it, and how to let time pass until something
+is true: a real backend waits, a simulated one advances its clock.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -42,6 +43,10 @@ class Reports:
         return next((each.exit for each in self.of(attempt_id) if isinstance(each, Ended)), None)
 
 
+def is_over(backend: Backend, attempt_id: str) -> bool:
+    return isinstance(backend.observe(attempt_id), Exit)
+
+
 class Rig(ABC):
     @abstractmethod
     def backend(self) -> Backend:
@@ -52,7 +57,8 @@ class Rig(ABC):
 
     @abstractmethod
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """Let time pass until the condition gives something true; that something. Fails loudly when it does not come."""
+        """Let time pass until the condition gives something true; that something. Fails loudly when it does not
+        come."""
 
     @abstractmethod
     def workdir(self) -> str: ...
@@ -92,7 +98,7 @@ class BackendContract:
         yield backend
         for stray in backend.strays():
             backend.stop(stray, StopOrder("cancelled", 9, 0.0))
-            rig.until(lambda stray=stray: isinstance(backend.observe(stray), Exit), f"clean-up of {stray}")
+            rig.until(partial(is_over, backend, stray), f"clean-up of {stray}")
         backend.close()
 
     def test_a_command_runs_and_its_end_is_reported_once(self, rig: Rig, backend: Backend, reports: Reports) -> None:
@@ -234,6 +240,20 @@ class BackendContract:
         backend.stop(order.attempt_id, StopOrder("preempted", grace_s=3600.0))
         backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
         assert rig.end_of(reports, order).cause is Cause.CANCELLED, "somebody does not want it back"
+
+    def test_purging_takes_what_is_over_forgotten_and_old(self, rig: Rig, backend: Backend, reports: Reports) -> None:
+        kept, gone, lasting = rig.order("say hello"), rig.order("say hello"), rig.order("last for ever")
+        for order in (kept, gone, lasting):
+            backend.launch(order)
+        for order in (kept, gone):
+            rig.end_of(reports, order)
+        rig.start_of(reports, lasting)
+        backend.forget(gone.attempt_id)
+        assert backend.purge(0.0) == 0, "nothing is that old"
+        assert backend.purge(1e12) == 1
+        assert backend.read_log(gone.attempt_id, 0, 100).content == b""
+        assert backend.read_log(kept.attempt_id, 0, 100).content == b"hello\n"
+        assert isinstance(backend.observe(lasting.attempt_id), Live)
 
     def test_ids_are_not_paths(self, backend: Backend) -> None:
         for wrong in ("../../etc/passwd", "", "000000000001", "000000000001-0", "000000000001-1\n", "/etc", "a\0b"):

@@ -1,4 +1,5 @@
-"""How fast is the bare local backend? Run by hand: `python tests/backends/measure.py [jobs]`. Prints ratios to bare Popen, same run."""
+"""How fast is the bare local backend? Run by hand: `python tests/backends/measure.py [jobs]`. Prints ratios to bare
+Popen, same run."""
 
 from __future__ import annotations
 
@@ -70,7 +71,17 @@ def bare(count: int, in_flight: int, directory: Path) -> float:
     running: list[subprocess.Popen[bytes]] = []
     for number in range(count):
         with open(directory / f"{number}.log", "wb") as log:
-            running.append(subprocess.Popen(["true"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/tmp", env=ENV, start_new_session=True))
+            running.append(
+                subprocess.Popen(
+                    ["true"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd="/tmp",
+                    env=ENV,
+                    start_new_session=True,
+                )
+            )
         if len(running) == in_flight:
             running.pop(0).wait()
     for process in running:
@@ -96,11 +107,12 @@ def main() -> None:
     print(f"bare Popen, {IN_FLIGHT} in flight: {floor:.0f} true/s")
     for cgroups in (True, False):
 
-        def act(backend: LocalBackend, root: Path, reports: queue.SimpleQueue[Report]) -> None:
+        def act(backend: LocalBackend, root: Path, reports: queue.SimpleQueue[Report], cgroups: bool = cgroups) -> None:
             taken = latency(backend, root, reports, max(100, count // 10))
             p50, p99 = taken[len(taken) // 2] * 1e3, taken[len(taken) * 99 // 100] * 1e3
             rate = throughput(backend, reports, count)
-            print(f"cgroups={cgroups}: first line p50 {p50:.2f} ms, p99 {p99:.2f} ms; {rate:.0f} true/s ({rate / floor:.2f} of bare)")
+            print(f"cgroups={cgroups}: first line p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+            print(f"cgroups={cgroups}: {rate:.0f} true/s, {IN_FLIGHT} in flight ({rate / floor:.2f} of bare)")
 
         with_backend(act, cgroups)
 

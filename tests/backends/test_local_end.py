@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -183,8 +184,8 @@ def test_a_server_killed_outright_loses_nothing(rig: LocalRig, reports: Reports)
         "import sys, time; from pathlib import Path; from rota.adapters.backends.local import LocalBackend\n"
         "from rota.app.ports import LaunchOrder, Task\n"
         "b = LocalBackend(Path(sys.argv[1]), cgroups=sys.argv[2] == 'True'); b.open(lambda r: print(r, flush=True))\n"
-        "b.launch(LaunchOrder('aaaaaaaaaaaa-1', ('sh', '-c', 'sleep 0.5; echo over; exit 9'), {'PATH': '/usr/bin:/bin'},"
-        " '/', (Task('here', ()),)))\n"
+        "argv = ('sh', '-c', 'sleep 0.5; echo over; exit 9')\n"
+        "b.launch(LaunchOrder('aaaaaaaaaaaa-1', argv, {'PATH': '/usr/bin:/bin'}, '/', (Task('here', ()),)))\n"
         "time.sleep(100)"
     )
     source = str(Path(records.__file__).parents[3])
@@ -232,7 +233,7 @@ def test_a_reused_pid_is_never_signalled(rig: LocalRig, backend: LocalBackend, r
 def test_a_marker_is_the_whole_variable(tmp_path: Path) -> None:
     for value, expected in (("a" * 12 + "-1", True), ("a" * 12 + "-11", False), ("x" + "a" * 12 + "-1", False)):
         with subprocess.Popen(["sleep", "1000"], env={"Z": "1", procs.MARKER: value, "Y": "2"}) as process:
-            wait_for(lambda pid=process.pid: command_lines("sleep") and _has_run(pid), "exec")
+            wait_for(partial(_has_run, process.pid), "exec")
             assert procs.has_marker(process.pid, "a" * 12 + "-1") is expected
             process.kill()
 

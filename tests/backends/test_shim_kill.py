@@ -1,7 +1,7 @@
 """kill -9 of the shim at every system call of an attempt's life, by `strace -e inject`.
 
-After each: the attempt has ended (by itself, or lost, or begun again by another worker because this one had not claimed it yet),
-it ran at most once, and none of its processes lives.
+After each: the attempt has ended (by itself, or lost, or begun again by another worker because this one had not
+claimed it yet), it ran at most once, and none of its processes lives.
 """
 
 from __future__ import annotations
@@ -54,18 +54,24 @@ class Range:
 
     @contextmanager
     def traced(self, *options: str) -> Iterator[None]:
+        strace = wait_for(lambda: self.attach(options), "strace to hold all idle workers")
+        try:
+            yield
+        finally:
+            strace.terminate()
+            strace.communicate(timeout=10)
+
+    def attach(self, options: tuple[str, ...]) -> subprocess.Popen[str] | None:
+        """None when a worker went away meanwhile: one that was shot just after it was through."""
         workers = wait_for(lambda: len(found := self.idle_workers()) >= 2 and found, "idle workers")
         argv = ["strace", *options, *[f"--attach={pid}" for pid in workers]]
-        with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as strace:
-            assert strace.stderr is not None
-            for _ in workers:
-                line = strace.stderr.readline()
-                assert "attached" in line, line
-            try:
-                yield
-            finally:
-                strace.terminate()
-                strace.communicate(timeout=10)
+        strace = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+        assert strace.stderr is not None
+        if all("attached" in strace.stderr.readline() for _ in workers):
+            return strace
+        strace.terminate()
+        strace.communicate(timeout=10)
+        return None
 
     def points(self, trace: Path) -> list[Point]:
         """Every call that a shim makes for one attempt."""
@@ -121,6 +127,7 @@ def test_a_shim_killed_at_a_sample_of_its_calls(tmp_path: Path, forked: bool) ->
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("forked", kinds(), ids=lambda forked: "forked" if forked else "spawned")
 def test_a_shim_killed_at_every_call(tmp_path: Path, forked: bool) -> None:
     with shooting_range(tmp_path, forked=forked) as place:

@@ -176,7 +176,9 @@ class House:
     def _submit(self, a: int, b: int) -> None:
         whens = tuple(When)
         depends = tuple(
-            Dependency(run_id, whens[(a + n) % 3]) for n, run_id in enumerate(list(self.state.runs)[: b % 3]) if b % 5 == 0
+            Dependency(run_id, whens[(a + n) % 3])
+            for n, run_id in enumerate(list(self.state.runs)[: b % 3])
+            if b % 5 == 0
         )
         self.submit(
             USERS[a % 3],
@@ -254,7 +256,9 @@ class House:
 
     def _policy(self, a: int, b: int) -> None:
         ordering = tuple(Ordering)[a % 4]
-        policy = Policy(ordering=ordering, user_limits={"ann": Limits(running=b)} if b % 2 else {}, half_life_s=60.0 + b)
+        policy = Policy(
+            ordering=ordering, user_limits={"ann": Limits(running=b)} if b % 2 else {}, half_life_s=60.0 + b
+        )
         self.do(e.PolicySet(at=self.now, by="root", policy=policy))
 
     def _pause(self, a: int, b: int) -> None:

@@ -47,7 +47,17 @@ class Postgres:
     def __enter__(self) -> Postgres:
         if self._who is not None:
             os.chown(self.dir, self._who.pw_uid, self._who.pw_gid)
-        initdb = [self._binaries / "initdb", "-D", self.dir / "data", "-U", "rota", "-A", "trust", "-E", "UTF8"]
+        initdb = [
+            str(self._binaries / "initdb"),
+            "-D",
+            str(self.dir / "data"),
+            "-U",
+            "rota",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+        ]
         self._run([*initdb, "--locale=C", "--no-sync", "--no-instructions"])
         self.start()
         return self
@@ -85,8 +95,10 @@ class Postgres:
             self._process.wait(30)
             self._process = None
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(signal.SIGQUIT)  # at once: a checkpoint of some hundred databases takes long, and all goes anyway
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def url(self, database: str) -> str:
@@ -100,7 +112,7 @@ class Postgres:
             admin.execute(f"CREATE DATABASE {name}".encode())
         return self.url(name)
 
-    def _run(self, argv: list[str | Path]) -> None:
+    def _run(self, argv: list[str]) -> None:
         done = subprocess.run(argv, capture_output=True, cwd=self.dir, check=False, **self._as_whom())
         if done.returncode:
             raise RuntimeError(done.stderr.decode("utf-8", "replace"))

@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rota.adapters.store.compare import compare
@@ -42,10 +42,10 @@ def acknowledger(path: str) -> Ack:
 
 
 def job(marks: str, tail: str = "", gpus: int = 1) -> Spec:
-    """A job that leaves a mark each time it is really started."""
-    line = f'echo "$ROTA_ATTEMPT_ID" >> {marks}; echo hello {tail}'
+    """A job that leaves a mark each time it is really started (a gang by its first process)."""
+    line = f'test "$ROTA_NODE_RANK" != 0 || echo "$ROTA_ATTEMPT_ID" >> {marks}; echo hello {tail}'
     return Spec(
-        name="marked",
+        name="endless" if "sleep 300" in tail else "marked",
         argv=("/bin/sh", "-c", line),
         workdir=os.path.dirname(marks),
         request=Request(gpus=gpus),
@@ -88,6 +88,32 @@ def life(data_dir: str, marks: str, acks: str, go: str) -> None:
         ack("done")
 
 
+def leave_work(data_dir: str, marks: str, acks: str) -> None:
+    """Die with work in every state: running, ended unseen, stopping, queued behind a full cluster, held."""
+    ack = acknowledger(acks)
+    with server(data_dir) as service:
+        tails = [("; sleep 0.3", 8), ("; sleep 300", 4), ("", 1), ("; sleep 0.2", 2), ("", 16), ("; exit 0", 1)]
+        for tail, gpus in tails:
+            run: Run = service.do(ME, Submit(job(marks, tail, gpus)))
+            ack("submit", run=run.id)
+            if "300" in tail:
+                endless = run.id
+        held: Run = service.do(ME, Submit(job(marks), held=True))
+        ack("submit", run=held.id)
+        service.do(ME, Cancel(endless, grace_s=0.5))
+        ack("cancel", run=endless)
+        os.kill(os.getpid(), 9)
+
+
+def take_over(data_dir: str, acks: str, go: str) -> None:
+    """Open what somebody left, and stay until nothing is active."""
+    ack = acknowledger(acks)
+    ack("forked")
+    until(lambda: os.path.exists(go))
+    with server(data_dir) as service:
+        until(lambda: not service.ask(lambda state, now: state.active))
+
+
 def storm(data_dir: str, marks: str, acks: str, in_flight: int, seed: int) -> None:
     """Keep so many jobs in flight, cancelling some, until killed."""
     rnd = random.Random(seed)
@@ -112,16 +138,17 @@ def storm(data_dir: str, marks: str, acks: str, in_flight: int, seed: int) -> No
             time.sleep(rnd.uniform(0, 0.01))
 
 
-def verify(data_dir: str, out: str, endless: list[str], settle_s: float = 60.0) -> None:
+def verify(data_dir: str, out: str, settle_s: float = 60.0) -> None:
     """Open once more, let everything end, and write down what is true."""
     begun = time.monotonic()
     with server(data_dir) as service:
         opened_s = time.monotonic() - begun
-        for run_id in endless:
-            try:
-                service.do(ME, Cancel(run_id, grace_s=0.0))
-            except Refused:
-                pass  # ended before
+        for run in service.ask(lambda state, now: list(state.runs.values())):
+            if run.spec.name == "endless":
+                with suppress(Refused):  # it may end by itself: its cancel was under way
+                    service.do(ME, Cancel(run.id, grace_s=0.0))
+            if run.state == "held":
+                service.do(ME, Release(run.id))
         loop = service._loop
 
         def idle() -> bool:
@@ -144,6 +171,7 @@ def verify(data_dir: str, out: str, endless: list[str], settle_s: float = 60.0) 
             "live": [name for name in loop.backend.strays() if service.run(name[:12]).attempt is not None],
             "runs": {
                 run.id: {
+                    "name": run.spec.name,
                     "state": run.state,
                     "priority": run.priority,
                     "attempts": [a.id for a in loop.store.attempts(run.id)],

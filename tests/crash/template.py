@@ -1,7 +1,7 @@
-"""A process that has imported Rota and forks a server for each order on stdin: a server then starts in milliseconds.
+"""A process that has imported Rota and forks a server for each order on stdin: it is then up in milliseconds.
 
-An order is one JSON line {"script": name, "args": {...}}; the answer is the child's pid, and later `[pid, status]` when it
-has ended. Scripts are the functions of tests.crash.scripts.
+An order is one JSON line {"script": name, "args": {...}}; the answer is the child's pid, and later `[pid, status]` when
+it has ended. Scripts are the functions of tests.crash.scripts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _fork(order: dict) -> None:
         try:
             getattr(scripts, order["script"])(**order["args"])
             status = 0
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the child ends here; whatever it was is printed and told by its status
             traceback.print_exc()
         finally:
             sys.stderr.flush()

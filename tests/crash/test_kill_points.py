@@ -1,4 +1,4 @@
-"""kill -9 of the server at its k-th call of each state-changing system call, from submit to cancel.
+"""kill -9 of the server at its k-th call of each state-changing system call, from submit to cancel, and in a take-over.
 
 strace is attached to all threads of a server that is up and waits; children that exec are let go, so that only the
 server is hit. For each call name k grows until the script gets through unharmed: then every point was tried.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.crash.kit import Template, violations, wait_for_ack
+
+Script = Callable[[Template, Path, str, int], bool]
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -20,31 +23,35 @@ pytestmark = [
 ]
 
 # name -> every so many calls in CI; the soak tries each one
-CALLS = {
-    "pwrite64": 3,
-    "fdatasync": 1,
-    "write": 4,
-    "openat": 8,
-    "sendto": 1,
-    "sendmsg": 1,
-    "mkdir": 1,
-    "rename": 1,
-    "link": 1,
-    "unlink": 1,
+LIFE = {
+    "pwrite64": 2,
     "fsync": 1,
+    "write": 1,
+    "openat": 1,
+    "sendto": 1,
+    "rename": 1,
+    "unlink": 1,
     "pidfd_send_signal": 1,
-    "kill": 1,
     "flock": 1,
     "ftruncate": 1,
 }
+TAKE_OVER = {
+    "pwrite64": 3,
+    "fsync": 1,
+    "write": 1,
+    "openat": 5,
+    "rename": 1,
+    "unlink": 1,
+    "flock": 1,
+    "fcntl": 8,
+    "clone3": 1,
+    "sendto": 1,
+    "pidfd_send_signal": 1,
+}
 
 
-def one_point(template: Template, where: Path, call: str, k: int) -> bool:
-    """Kill at the k-th `call`; True when the server got through without reaching it."""
-    where.mkdir()
-    data_dir, marks, acks, go = where / "data", where / "marks", where / "acks", where / "go"
-    pid = template.spawn("life", data_dir=str(data_dir), marks=str(marks), acks=str(acks), go=str(go))
-    wait_for_ack(acks, "ready")
+def killed_at(template: Template, pid: int, call: str, k: int, where: Path) -> bool:
+    """Let the waiting server go on with a bomb under its k-th `call`; False when it got through without reaching it."""
     inject = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={k}"]
     tracer = subprocess.Popen(
         ["strace", "-f", "-b", "execve", "-o", str(where / "trace"), *inject, "-p", str(pid)],
@@ -53,34 +60,66 @@ def one_point(template: Template, where: Path, call: str, k: int) -> bool:
     )
     assert tracer.stderr is not None
     assert "attached" in tracer.stderr.readline()
-    go.touch()
+    (where / "go").touch()
     status = template.wait(pid)
     tracer.stderr.close()
     tracer.wait()
     assert status in (0, -9), f"the server failed at {call} {k}: {status}"
+    return status == -9
+
+
+def a_life(template: Template, where: Path, call: str, k: int) -> bool:
+    where.mkdir()
+    data_dir, marks, acks, go = where / "data", where / "marks", where / "acks", where / "go"
+    pid = template.spawn("life", data_dir=str(data_dir), marks=str(marks), acks=str(acks), go=str(go))
+    wait_for_ack(acks, "ready")
+    killed = killed_at(template, pid, call, k, where)
     assert violations(template, data_dir, marks, acks) == [], f"killed at {call} number {k}"
-    return status == 0
+    return killed
 
 
-def all_points(template: Template, where: Path, call: str, every: int) -> int:
-    points = 0
-    k = 1
-    while not one_point(template, where / f"{call}-{k}", call, k):
+def a_take_over(template: Template, where: Path, call: str, k: int) -> bool:
+    where.mkdir()
+    data_dir, marks, acks, go = where / "data", where / "marks", where / "acks", where / "go"
+    assert template.wait(template.spawn("leave_work", data_dir=str(data_dir), marks=str(marks), acks=str(acks))) == -9
+    pid = template.spawn("take_over", data_dir=str(data_dir), acks=str(acks), go=str(go))
+    wait_for_ack(acks, "forked")
+    killed = killed_at(template, pid, call, k, where)
+    assert violations(template, data_dir, marks, acks) == [], f"killed at {call} number {k}"
+    return killed
+
+
+def every_point(script: Script, template: Template, where: Path, call: str, every: int) -> int:
+    k, points = 1, 0
+    while script(template, where / f"{call}-{k}", call, k):
         points += 1
         k += every
         assert k < 2000, f"{call} never ends"
     return points
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_kill_at_every_few_calls(template: Template, tmp_path: Path, call: str) -> None:
-    points = all_points(template, tmp_path, call, CALLS[call])
-    if call in ("pwrite64", "fdatasync", "openat", "write"):
-        assert points >= 3, f"only {points} points of {call}: the injection does not reach the server"
+@pytest.mark.parametrize("call", LIFE)
+def test_killed_while_runs_live(template: Template, tmp_path: Path, call: str) -> None:
+    assert every_point(a_life, template, tmp_path, call, LIFE[call]) > 0, (
+        f"{call} is never called: take it off the list"
+    )
+
+
+@pytest.mark.parametrize("call", TAKE_OVER)
+def test_killed_while_taking_over(template: Template, tmp_path: Path, call: str) -> None:
+    points = every_point(a_take_over, template, tmp_path, call, TAKE_OVER[call])
+    assert points > 0, f"{call} is never called: take it off the list"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("call", CALLS)
-def test_kill_at_every_call(template: Template, tmp_path: Path, call: str) -> None:
-    all_points(template, tmp_path, call, 1)
+@pytest.mark.parametrize("call", LIFE)
+def test_killed_at_every_call_of_a_life(template: Template, tmp_path: Path, call: str) -> None:
+    every_point(a_life, template, tmp_path, call, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("call", TAKE_OVER)
+def test_killed_at_every_call_of_a_take_over(template: Template, tmp_path: Path, call: str) -> None:
+    every_point(a_take_over, template, tmp_path, call, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rota.app.authz import Principal
-from rota.app.errors import NotFound
+from rota.app.errors import Conflict, NotFound
 from rota.app.ports import KeyRecord, Store
 from rota.core.events import Event
 from rota.core.reduce import reduce
@@ -35,7 +35,8 @@ class Desk:
         """A run that has not ended, or a refusal that tells unknown from ended."""
         run = self.state.runs.get(run_id)
         if run is None:
-            raise NotFound(f"no run {run_id!r}: it is unknown, or has ended", "run_id")
+            ended = self.any(run_id)
+            raise Conflict(f"run {run_id} has already ended ({ended.state})", "run_id")
         return run
 
     def any(self, run_id: str) -> Run:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Any
@@ -23,12 +24,11 @@ from typing import Any
 from rota.app import dispatch, reconcile
 from rota.app.desk import Desk
 from rota.app.errors import Full, Refused, Unavailable
-from rota.app.ports import Backend, Clock, Ended, Fenced, Report, Store, StoreBroken, StoreError
+from rota.app.ports import Backend, Clock, Ended, Fenced, Report, Store, StoreBroken, StoreBusy, StoreError, StoreFull
 from rota.app.settle import settle
 from rota.core import events as e
 from rota.core.decide import decide
 from rota.core.ids import attempt_id
-from rota.core.plan import Plan
 from rota.core.run import ENDED, Cause
 from rota.core.snapshot import snapshot
 from rota.core.state import State
@@ -70,6 +70,7 @@ class Loop:
         self.state = State()
         self.subscribers: list[Subscriber] = []
         self.degraded = ""  # why nothing can be written just now
+        self._astray = False  # memory may be ahead of the store
         self._inbox: deque[Item | Report] = deque()
         self._waker = Condition()
         self._closing = False
@@ -118,6 +119,7 @@ class Loop:
 
     # -- the thread -------------------------------------------------------------------------------------------------
     def _run(self) -> None:
+        batch: list[Item | Report] | None = []
         try:
             while True:
                 batch = self._take()
@@ -127,7 +129,7 @@ class Loop:
         except BaseException as error:
             # The one writer must not die silently: whatever it is, the process is told and ends (P7).
             log.critical("the loop stopped: %s", error, exc_info=not isinstance(error, StoreError))
-            self._refuse_all(error)
+            self._refuse_all(error, batch or ())
             self.on_fatal(error)
 
     def _take(self) -> list[Item | Report] | None:
@@ -144,6 +146,10 @@ class Loop:
 
     def _until_next_timer(self) -> float:
         wait = self._next_reconcile - self.clock.tick()
+        if self.degraded:
+            return wait
+        if self._decided < 0:
+            return 0.0  # the last pass asked for another look
         if self.state.delayed:
             wait = min(wait, self.state.delayed[0][0] - self.clock.now())
         return wait
@@ -162,8 +168,9 @@ class Loop:
                 settle(desk, item)
         if self.clock.tick() >= self._next_reconcile:
             self._next_reconcile = self.clock.tick() + RECONCILE_S
-            reconcile.now_and_then(self, desk)
-        plan = self._decide(desk)
+            with self._despite_os_errors():
+                reconcile.now_and_then(self, desk)
+        self._decide(desk)
         try:
             self.commit(desk)
         except (Fenced, StoreBroken):
@@ -175,10 +182,11 @@ class Loop:
             return
         for future, answer in answers:
             future.set_result(answer)
-        self._act(desk, plan)
+        self._act(desk)
         for item in batch:
             if isinstance(item, Ended):
-                self.backend.forget(item.attempt_id)
+                with self._despite_os_errors():
+                    self.backend.forget(item.attempt_id)
 
     def _handle(self, desk: Desk, item: Item, answers: list[tuple[Future[Any], Any]]) -> None:
         if not item.answer.set_running_or_notify_cancel():
@@ -187,15 +195,17 @@ class Loop:
             answers.append((item.answer, item.work(desk)))
         except Refused as refusal:
             item.answer.set_exception(refusal)
+        except StoreError as error:  # while it looked something up; what it would have written is not there
+            item.answer.set_exception(Unavailable(f"the store does not answer: {error}; send it again"))
         except Exception as error:
             # A defect in one command is its caller's to see; the others of the batch go on.
             log.exception("a command failed")
             item.answer.set_exception(error)
 
-    def _decide(self, desk: Desk) -> Plan | None:
+    def _decide(self, desk: Desk) -> None:
         due = bool(self.state.delayed) and self.state.delayed[0][0] <= desk.now
         if self.state.version == self._decided and not due:
-            return None
+            return
         try:
             plan = decide(snapshot(self.state, desk.now))
         except Exception as error:
@@ -203,7 +213,7 @@ class Loop:
             log.exception("decide failed, scheduling is paused")
             desk.write(e.SchedulingPaused(at=desk.now, why=f"the scheduler failed: {error!r}"))
             self._decided = self.state.version
-            return None
+            return
         for start in plan.starts:
             run = self.state.runs[start.run_id]
             desk.write(
@@ -231,30 +241,35 @@ class Loop:
             )
         # a pass that preempted ends early: look again at what is left for the others
         self._decided = -1 if plan.preempts else self.state.version
-        return plan
 
     def commit(self, desk: Desk) -> None:
         if desk.events or desk.keys:
             self.store.append(desk.events, self.state, list(desk.keys.values()))
 
-    def _act(self, desk: Desk, plan: Plan | None) -> None:
+    def _act(self, desk: Desk) -> None:
         """Effects of what is now durable. Each may be repeated after a crash without harm."""
         self._clear()
         for event in desk.events:
             run = self.state.runs.get(event.run_id) if isinstance(event, e.RunEvent) else None
             if run is None or run.attempt is None:
                 continue
-            if isinstance(event, e.AttemptPlanned) and run.attempt.id == event.attempt_id:
-                dispatch.launch(self.backend, self.state, run, self.checkpoints)
-            elif isinstance(event, e.StopRequested) and run.attempt.id == event.attempt_id:
-                dispatch.stop(self.backend, run)
+            with self._despite_os_errors():
+                if isinstance(event, e.AttemptPlanned) and run.attempt.id == event.attempt_id:
+                    dispatch.launch(self.backend, self.state, run, self.checkpoints)
+                elif isinstance(event, e.StopRequested) and run.attempt.id == event.attempt_id:
+                    dispatch.stop(self.backend, run)
         if desk.events:
             first = self.state.version - len(desk.events) + 1
             for subscriber in self.subscribers:
                 subscriber(first, desk.events)
-        if plan is not None and plan.preempts:
-            with self._waker:
-                self._waker.notify()
+
+    @contextmanager
+    def _despite_os_errors(self) -> Iterator[None]:
+        """A full disk must not end the one writer: what is durable and was not done is done by the next reconcile."""
+        try:
+            yield
+        except OSError as error:
+            log.error("the backend could not do it now: %s", error)
 
     def _clear(self) -> None:
         for run in self.state.touched.values():
@@ -269,38 +284,48 @@ class Loop:
         log.error("cannot write, scheduling stops until it works again: %s", error)
         for future in waiting:
             future.set_exception(Unavailable(f"not stored: {error}; send it again"))
-        self.state = self.store.load()
-        self._decided = -1
-        self._next_reconcile = self.clock.tick() + RETRY_STORE_S
+        self._go_back(error)
 
     def _recover(self) -> bool:
         """Try to write; on success everything missed meanwhile is found by reconcile."""
-        desk = Desk(self.state, self.store, self.clock.now(), self.clock.tick(), self.new_id)
-        desk.write(e.ServerStarted(at=desk.now, epoch=self.state.epoch, boot_id=self.state.boot_id))
         try:
+            if self._astray:
+                self.state = self.store.load()
+            self._astray = True
+            desk = Desk(self.state, self.store, self.clock.now(), self.clock.tick(), self.new_id)
+            desk.write(e.ServerStarted(at=desk.now, epoch=self.state.epoch, boot_id=self.state.boot_id))
             self.commit(desk)
+            self._clear()
+            reconcile.everything(self)
         except (Fenced, StoreBroken):
             raise
-        except StoreError as error:
-            self.degraded = str(error)
-            self.state = self.store.load()
-            self._next_reconcile = self.clock.tick() + RETRY_STORE_S
+        except (StoreError, OSError) as error:
+            self._go_back(error)
             return False
         log.warning("writing works again")
-        self.degraded = ""
-        self._clear()
-        reconcile.everything(self)
+        self.degraded, self._astray = "", False
         return True
+
+    def _go_back(self, error: Exception) -> None:
+        self.degraded = str(error)
+        self._decided = -1
+        self._next_reconcile = self.clock.tick() + RETRY_STORE_S
+        self._astray = True
+        with suppress(StoreBusy, StoreFull):  # not even readable: until it is, memory shows what may not be durable
+            self.state = self.store.load()
+            self._astray = False
 
     def _turn_away(self, batch: Sequence[Item | Report]) -> None:
         for item in batch:
-            if isinstance(item, Item):
+            if isinstance(item, Item) and item.answer.set_running_or_notify_cancel():
                 item.answer.set_exception(Unavailable(f"not stored: {self.degraded}; send it again"))
 
-    def _refuse_all(self, error: BaseException) -> None:
+    def _refuse_all(self, error: BaseException, batch: Sequence[Item | Report]) -> None:
+        """Whoever waits for an answer, in the turn that failed or after it, gets one."""
         with self._waker:
             self._closing = True
-            waiting = [item for item in self._inbox if isinstance(item, Item)]
+            waiting = [item for item in (*batch, *self._inbox) if isinstance(item, Item)]
             self._inbox.clear()
         for item in waiting:
-            item.answer.set_exception(Unavailable(f"the server is stopping: {error}"))
+            if not item.answer.done():
+                item.answer.set_exception(Unavailable(f"the server is stopping: {error}"))

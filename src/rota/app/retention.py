@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from threading import Thread
 
+from rota.app.desk import Desk
 from rota.app.loop import Loop
 
 log = logging.getLogger(__name__)
@@ -23,9 +24,15 @@ class Retention:
 def tidy(loop: Loop, keep: Retention) -> int:
     """Compact the store between two turns of the loop, and the logs beside it. Returns the rows that went."""
     now = loop.clock.now()
-    gone: int = loop.call(
-        lambda desk: desk.store.compact(desk.state, now - keep.events_days * DAY_S, now - keep.runs_days * DAY_S)
-    ).result()
+
+    def compact(desk: Desk) -> int | None:
+        if desk.events:
+            return None  # others of this turn were before us, and the store does not have their events yet
+        return desk.store.compact(desk.state, now - keep.events_days * DAY_S, now - keep.runs_days * DAY_S)
+
+    gone = 0
+    while (went := loop.call(compact).result()) != 0:  # the store takes a bounded bite at a time
+        gone += went or 0
     Thread(target=_purge, args=(loop, now - keep.logs_days * DAY_S), name="rota-purge", daemon=True).start()
     return gone
 

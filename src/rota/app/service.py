@@ -13,10 +13,11 @@ from rota.app.authz import Principal
 from rota.app.desk import Desk
 from rota.app.errors import NotFound, Unavailable
 from rota.app.loop import Loop, Subscriber
-from rota.app.ports import LogChunk, RunFilter, UserTotal
+from rota.app.ports import LogChunk, RunFilter, StoreError, UserTotal
 from rota.core import events as e
 from rota.core.explain import Explanation, explain
 from rota.core.forecast import forecast
+from rota.core.ids import attempt_id, is_attempt_id
 from rota.core.node import Node
 from rota.core.run import ENDED, Run
 from rota.core.state import State
@@ -92,9 +93,11 @@ class Service:
     def log(self, run_id: str, offset: int = 0, limit: int = 65536, attempt: int | None = None) -> LogChunk:
         run = self.run(run_id)
         number = run.attempts_made if attempt is None else attempt
+        if attempt is not None and not is_attempt_id(attempt_id(run_id, attempt)):
+            raise NotFound(f"run {run_id} has no attempt {attempt}; they are numbered from 1", "attempt")
         if number == 0:
             return LogChunk(b"", 0, 0)
-        return self._loop.backend.read_log(f"{run_id}-{number}", offset, limit)
+        return self._loop.backend.read_log(attempt_id(run_id, number), offset, limit)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Be told of every durable event, in order, on the loop's thread: return at once."""
@@ -112,8 +115,20 @@ class Service:
                 with self._lock:
                     self._waiters.setdefault(run_id, []).append(future)
 
-        self._loop.call(enlist).result(timeout_s)
-        return future.result(timeout_s)
+        try:
+            self._loop.call(enlist).result(timeout_s)
+            return future.result(timeout_s)
+        finally:
+            self._strike(run_id, future)
+
+    def _strike(self, run_id: str, future: Future[Run]) -> None:
+        """Whoever gave up waiting must not be remembered for as long as the run lives."""
+        with self._lock:
+            waiting = self._waiters.get(run_id, [])
+            if future in waiting:
+                waiting.remove(future)
+            if not waiting:
+                self._waiters.pop(run_id, None)
 
     def abandon(self, error: BaseException) -> None:
         """The loop has stopped: nobody will be told anything any more."""
@@ -128,7 +143,16 @@ class Service:
             if isinstance(event, e.RunEnded) or (isinstance(event, e.AttemptEnded) and event.next in ENDED):
                 with self._lock:
                     futures = self._waiters.pop(event.run_id, [])
-                for future in futures:
-                    run = self._loop.store.run(event.run_id)
-                    assert run is not None
-                    future.set_result(run)
+                if futures:
+                    self._tell(event.run_id, futures)
+
+    def _tell(self, run_id: str, futures: Sequence[Future[Run]]) -> None:
+        try:
+            run = self._loop.store.run(run_id)
+        except StoreError as error:  # it has ended all the same: whoever asks again will see it
+            for future in futures:
+                future.set_exception(Unavailable(f"run {run_id} has ended, but cannot be read: {error}; ask again"))
+            return
+        assert run is not None
+        for future in futures:
+            future.set_result(run)

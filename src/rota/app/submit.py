@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,13 +23,19 @@ from rota.core.run import ENDED, Dependency, Run, Spec, satisfied
 MAX_ARGV_BYTES = 128 * 1024  # one argument of execve may not be longer on Linux
 MAX_ENV_BYTES = 256 * 1024
 MAX_LABELS = 64
+MAX_NAME = 500  # characters; of a name, a person, a key, a GPU type
+MAX_PATH = 4096  # bytes, Linux's PATH_MAX
+MAX_AMOUNT = 1e9  # of CPUs or GB: more than any machine has, less than what no longer adds up
 MAX_SECONDS = 10 * 365 * 86400.0
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|BASH_FUNC_[^=\0]+%%")  # the latter: `module` on every HPC cluster
 
 
 def submit(desk: Desk, who: Principal, command: Submit) -> Run:
     user = command.user or who.owner
     authorise(who, Act.SUBMIT, user)
+    for field, text in (("user", user), ("key", command.key)):
+        for problem in _unfit(text, MAX_NAME):
+            raise Invalid(f"{field}: {problem}", field)
     digest = _digest(command) if command.key else ""
     known = desk.key(who, command.key) if command.key else None
     if known is not None:
@@ -70,7 +75,7 @@ def rerun(desk: Desk, who: Principal, command: Rerun) -> Run:
     authorise(who, Act.RERUN, old.user)
     spec = replace(
         old.spec,
-        name=f"{old.spec.name} (Rerun)",
+        name=f"{old.spec.name[: MAX_NAME - 8]} (Rerun)",
         argv=old.spec.argv if command.argv is None else command.argv,
         depends_on=(),
         labels={**old.spec.labels, "parent_run_id": old.id},
@@ -117,29 +122,49 @@ def _problems(desk: Desk, spec: Spec, highest_priority: int) -> Iterator[tuple[s
 def _text_problems(spec: Spec) -> Iterator[tuple[str, str]]:
     if not spec.argv or not spec.argv[0]:
         yield "command", "is empty; give what to run"
-    if any("\0" in part for part in spec.argv):
-        yield "command", "holds a NUL character"
-    if sum(len(part.encode("utf-8", "surrogateescape")) for part in spec.argv) > MAX_ARGV_BYTES:
+    if sum(_size(part) for part in spec.argv) > MAX_ARGV_BYTES:
         yield "command", f"is longer than {MAX_ARGV_BYTES} bytes; put it into a script"
-    if not spec.workdir.startswith("/") or "\0" in spec.workdir:
-        yield "workdir", f"{spec.workdir!r} is not an absolute path"
-    if not spec.name or len(spec.name) > 500 or "\0" in spec.name:
-        yield "name", "must have 1 to 500 characters"
+    if not spec.workdir.startswith("/"):
+        yield "workdir", f"{spec.workdir[:200]!r} is not an absolute path"
+    if not spec.name:
+        yield "name", f"must have 1 to {MAX_NAME} characters"
+    if spec.account == "":
+        yield "account", "is empty; leave it out for the server's own"
+    texts = [("command", part, MAX_ARGV_BYTES) for part in spec.argv]
+    texts += [("workdir", spec.workdir, MAX_PATH), ("name", spec.name, MAX_NAME)]
+    texts += [("account", spec.account or "", MAX_NAME), ("gpu_type", spec.request.gpu_type, MAX_NAME)]
+    yield from ((field, problem) for field, text, limit in texts for problem in _unfit(text, limit))
     yield from _pairs("env", spec.env, MAX_ENV_BYTES)
     yield from _pairs("labels", spec.labels, MAX_ENV_BYTES)
     for name in spec.env:
         if not ENV_NAME.fullmatch(name):
-            yield "env", f"{name!r} is not a name a variable can have"
+            yield "env", f"{name[:200]!r} is not a name a variable can have"
     if len(spec.labels) > MAX_LABELS:
         yield "labels", f"at most {MAX_LABELS}"
+
+
+def _unfit(text: str, limit: int = MAX_ENV_BYTES) -> Iterator[str]:
+    """What keeps a text from being an argument, a file name or a row."""
+    if len(text) > limit:
+        yield f"has {len(text)} characters, use at most {limit}"
+    if "\0" in text:
+        yield "holds a NUL character"
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        yield "is not valid Unicode: it holds half of a surrogate pair"
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _pairs(field: str, pairs: Mapping[str, str], limit: int) -> Iterator[tuple[str, str]]:
     size = 0
     for name, value in pairs.items():
-        size += len(name) + len(value)
-        if "\0" in name or "\0" in value:
-            yield field, f"{name!r} holds a NUL character"
+        size += _size(name) + _size(value)
+        for problem in (*_unfit(name), *_unfit(value)):
+            yield field, f"{name[:200]!r} {problem}"
     if size > limit:
         yield field, f"is larger than {limit} bytes"
 
@@ -151,9 +176,9 @@ def _number_problems(spec: Spec, highest_priority: int) -> Iterator[tuple[str, s
         yield "priority", f"{spec.priority} is above what you may ask for ({highest_priority})"
     for field in ("estimate_s", "time_limit_s"):
         value = getattr(spec, field)
-        if value is not None and not (math.isfinite(value) and 0 < value <= MAX_SECONDS):
+        if value is not None and not 0 < value <= MAX_SECONDS:  # nor NaN
             yield field, f"{value} is not a time in seconds above 0"
-    if not (math.isfinite(spec.grace_s) and 0 <= spec.grace_s <= 86400):
+    if not 0 <= spec.grace_s <= 86400:
         yield "grace_s", f"{spec.grace_s} is not between 0 and 86400 seconds"
     if not 0 <= spec.max_retries <= 100:
         yield "max_retries", f"{spec.max_retries} is not between 0 and 100"
@@ -177,8 +202,9 @@ def _request_problems(desk: Desk, spec: Spec) -> Iterator[tuple[str, str]]:
         yield "gpus", f"{request.gpus} cannot be shared evenly by {request.nodes} nodes"
     for field in ("gpu_memory_gb", "memory_gb", "cpus"):
         value = getattr(request, field)
-        if not math.isfinite(value) or value < 0:
-            yield field, f"{value} is negative or not a number"
+        if not 0 <= value <= MAX_AMOUNT:
+            yield field, f"{value} is negative, absurdly large or not a number"
+            return
     if not could_ever_fit(desk.state.board.layout, request):
         layout = desk.state.board.layout
         total = sum(len(node.gpus) for node in layout.nodes)

@@ -36,7 +36,8 @@ Sight = Unclaimed | Held | Deserted | Exit
 
 
 def look(root: str, attempt_id: str, *, trust_pid: bool = False) -> Sight:
-    """The truth now. With trust_pid a pid record counts as alive without asking the lock: for one whose death will be told."""
+    """The truth now. With trust_pid a pid record counts as alive without asking the lock: for one whose death will be
+    told."""
     directory = records.attempt_dir(root, attempt_id)
     if (end := read_exit(directory)) is not None:
         return end
@@ -67,7 +68,8 @@ def read_exit(directory: str) -> Exit | None:
 
 
 def veto(root: str, attempt_id: str, end: Exit) -> bool:
-    """Claim an attempt only to end it, so that no straggling order can ever begin it. False: somebody claimed it before."""
+    """Claim an attempt only to end it, so that no straggling order can ever begin it. False: somebody claimed it
+    before."""
     prepared = records.prepare(root, {"boot_id": procs.boot_id(), "shim": 0, "cgroup": ""})
     try:
         records.publish(prepared.path, "exit", records.dump(exit_record(end)), durable=True)
@@ -80,25 +82,24 @@ def veto(root: str, attempt_id: str, end: Exit) -> bool:
 
 
 def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None:
-    """Kill all that a deserted attempt left behind, then record it as lost. None: something of it does not die (yet)."""
+    """Kill all that a deserted attempt left behind, then record it as lost. None: something of it does not die
+    (yet)."""
     directory = records.attempt_dir(root, attempt_id)
-    deadline = time.monotonic() + timeout_s
     claim = records.read(f"{directory}/lock") or {}
-    group = str(claim.get("cgroup") or "")
-    if group and not confine.remove(group, timeout_s):
-        return None
-    if not procs.kill_marked(attempt_id, deadline):
-        return None
-    started = records.read(f"{directory}/pid") or {}
-    rebooted = claim.get("boot_id") != procs.boot_id()
-    end = Exit(
-        Cause.LOST,
-        message="the machine was restarted" if rebooted else "its supervisor was killed",
-        started_tick=None if rebooted else started.get("tick"),
-        ended_tick=None if rebooted else procs.boottime(),
-    )
+    if claim.get("boot_id") == procs.boot_id():
+        if not _sweep(attempt_id, str(claim.get("cgroup") or ""), timeout_s):
+            return None
+        started = (records.read(f"{directory}/pid") or {}).get("tick")
+        end = Exit(Cause.LOST, None, None, "its supervisor was killed", False, started, procs.boottime())
+    else:  # nothing of it can be alive, and its cgroup's name, its pids and its ticks mean others now, or nothing
+        end = Exit(Cause.LOST, message="the machine was restarted")
     records.publish(directory, "exit", records.dump(exit_record(end)), durable=True, replace=False)
     return read_exit(directory)
+
+
+def _sweep(attempt_id: str, group: str, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    return (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, deadline)
 
 
 def exit_record(end: Exit) -> Mapping[str, Any]:

@@ -43,7 +43,8 @@ class Launcher:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> int:
-        """A new zygote; returns the descriptor to watch. Orders queued for the last one are gone: whoever sent them knows."""
+        """A new zygote; returns the descriptor to watch. Orders queued for the last one are gone: whoever sent them
+        knows."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = self._spawn(theirs)
@@ -71,7 +72,8 @@ class Launcher:
             os.close(errors)
 
     def send(self, order: bytes) -> None:
-        """Hand over, or queue what the socket does not take. Nobody there is not an error: the order is sent again to the next."""
+        """Hand over, or queue what the socket does not take. Nobody there is not an error: the order is sent again to
+        the next."""
         with self._lock:
             if self._socket is None:
                 return

@@ -1,8 +1,9 @@
 """The local backend: attempts as processes of this machine, each under a shim of its own that outlives the server.
 
-What is true of an attempt is in its files and its lock (see records, claims); this class remembers only which attempts somebody waits
-for, so that it can say `Started` and `Ended`. `Started` may be left out when the end was seen first. Reports are made by the watcher's
-thread, with no lock held; the same end may be reported again when asked for again (launch or stop of an attempt that is over).
+What is true of an attempt is in its files and its lock (see records, claims); this class remembers only which
+attempts somebody waits for, so that it can say `Started` and `Ended`. `Started` may be left out when the end was seen
+first. Reports are made by the watcher's thread, with no lock held; the same end may be reported again when asked for
+again (launch or stop of an attempt that is over).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from rota.adapters.backends import claims, logs, procs, records
 from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
+from rota.adapters.backends.purge import purge
 from rota.adapters.backends.watch import Watcher
 from rota.adapters.backends.zygote import MAX_FRAME
 from rota.app.ports import Absent, Ended, LaunchOrder, Live, LogChunk, Observation, Report, Started, StopOrder
@@ -64,7 +66,7 @@ class LocalBackend:
 
     def open(self, report: Callable[[Report], None]) -> None:
         self._report = report
-        for name in ("", "attempts", "live", "tmp", "checkpoints"):
+        for name in ("", "attempts", "live", records.PRIVATE, "checkpoints"):
             os.makedirs(f"{self._root}/{name}", mode=0o700, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkfifo(f"{self._root}/nudge", 0o600)
@@ -132,6 +134,9 @@ class LocalBackend:
     def read_log(self, attempt_id: str, offset: int, limit: int) -> LogChunk:
         return logs.read_log(self._root, _checked(attempt_id), offset, limit)
 
+    def purge(self, before: float) -> int:
+        return purge(self._root, before)
+
     def close(self) -> None:
         if self._watcher is None:
             return
@@ -166,7 +171,8 @@ class LocalBackend:
             self._watcher.post(lambda: self._settle(name))
 
     def _refuse(self, name: str, why: str) -> None:
-        """An order that cannot be carried out, and that nobody is carrying out: ended on record, like any failure to launch."""
+        """An order that cannot be carried out, and that nobody is carrying out: ended on record, like any failure to
+        launch."""
         end = Exit(Cause.LAUNCH_FAILED, code=126, message=why, ended_tick=procs.boottime())
         try:
             claims.veto(self._root, name, end)
@@ -179,17 +185,18 @@ class LocalBackend:
         self._adopt(name)
 
     def _await_gone(self, name: str) -> None:
-        """Our zygote kills what a dead shim of its own leaves behind, even without cgroup and marker. Give it the time."""
+        """Our zygote kills what a dead shim of its own leaves behind, even without cgroup and marker. Give it the
+        time."""
         with self._news:
             self._news.wait_for(lambda: not ((attempt := self._known.get(name)) and attempt.ours), GONE_WAIT_S)
 
     def _clear_tmp(self) -> None:
         """Claims that were never made. A name begins with the pid of its maker; one that lives may still be at it."""
-        for entry in os.listdir(f"{self._root}/tmp"):
+        for entry in os.listdir(f"{self._root}/{records.PRIVATE}"):
             maker = entry.partition(".")[0]
             if not maker.isdigit() or procs.start_time(int(maker)) is None:
                 with contextlib.suppress(OSError):
-                    records.discard(f"{self._root}/tmp/{entry}")
+                    records.discard(f"{self._root}/{records.PRIVATE}/{entry}")
 
     # -- in the watcher's thread
 

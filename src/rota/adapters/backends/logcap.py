@@ -1,8 +1,9 @@
 """The log cap: a log that outgrows it loses its middle, in place, so that the byte offsets readers hold stay true.
 
-The first quarter of the cap is kept (how it began) and the newest half (how it goes on); what lies between is given back to
-the file system as a hole. `dropped` records the hole *before* it is made: a reader who looks at the record after reading the data
-knows which zeros were never printed. Where holes cannot be made the file is cut back to its beginning instead, and offsets restart.
+The first quarter of the cap is kept (how it began) and the newest half (how it goes on); what lies between is given
+back to the file system as a hole. `dropped` records the hole *before* it is made: a reader who looks at the record
+after reading the data knows which zeros were never printed. Where holes cannot be made the file is cut back to its
+beginning instead, and offsets restart.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class LogCap:
         end = (size - self._cap // 2) // BLOCK * BLOCK
         if end <= self._hole_end:
             return
-        records.publish(self._directory, "dropped", records.dump({"start": self._head, "end": end}))
+        try:
+            records.publish(self._directory, "dropped", records.dump({"start": self._head, "end": end}))
+        except OSError:
+            return  # a full disk: try again soon, and let the job live
         # The whole hole each time, not only what is new: cheap, and right even if an earlier call was cut short.
         args = (ctypes.c_int(PUNCH_HOLE_KEEP_SIZE), ctypes.c_longlong(self._head), ctypes.c_longlong(end - self._head))
         if libc.fallocate64(ctypes.c_int(self._log), *args) == 0:

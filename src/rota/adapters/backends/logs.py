@@ -1,8 +1,8 @@
 """Reading an attempt's log by byte offset, hole or no hole.
 
-The next offset to ask for is always `chunk.offset + len(chunk.content)`. Bytes taken out by the log cap are shown once as
-a marker line that stands for the *last* bytes of the hole, so that this sum stays true: a read that begins in the hole
-answers with the marker and what follows the hole; one that begins before it stops at its edge.
+The next offset to ask for is always `chunk.offset + len(chunk.content)`. Bytes taken out by the log cap are shown
+once as a marker line that stands for the *last* bytes of the hole, so that this sum stays true: a read that begins in
+the hole answers with the marker and what follows the hole; one that begins before it stops at its edge.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Processes as /proc shows them, and signals that cannot hit a stranger.
 
-Shared by the server, the zygote and the shims, so it imports only cheap standard modules. A pid alone is never trusted: it is
-opened as a pidfd first and *then* checked (start time, parent, environment); if it was reused before the opening the check
-fails, and if it dies after it the pidfd points at nobody.
+Shared by the server, the zygote and the shims, so it imports only cheap standard modules. A pid alone is never
+trusted: it is opened as a pidfd first and *then* checked (start time, parent, environment); if it was reused before
+the opening the check fails, and if it dies after it the pidfd points at nobody.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below `pid`, parents before children. A racing fork may be missed: callers repeat until none is left."""
+    """Every process below `pid`, parents before children. A racing fork may be missed: callers repeat until none is
+    left."""
     found: list[int] = []
     todo = [pid]
     while todo:
@@ -92,7 +93,8 @@ def has_marker(pid: int, attempt_id: str) -> bool:
 
 
 def send(pid: int, signum: int, check: Callable[[], bool]) -> bool:
-    """Signal `pid` if `check()`, made while the process is pinned by a pidfd, still holds. False: nobody was signalled."""
+    """Signal `pid` if `check()`, made while the process is pinned by a pidfd, still holds. False: nobody was
+    signalled."""
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
@@ -114,7 +116,8 @@ def send_to(pid: int, started: int, signum: int) -> bool:
 
 
 def kill_marked(attempt_id: str, deadline: float) -> bool:
-    """Kill all that carry the marker, again and again until none is found. False when `deadline` (monotonic) came first."""
+    """Kill all that carry the marker, again and again until none is found. False when `deadline` (monotonic) came
+    first."""
     pause = 0.001
     while pids := marked(attempt_id):
         for pid in pids:

@@ -1,15 +1,18 @@
 """The files of an attempt: their names, what is in them, and how each comes into being at once or not at all.
 
-    attempts/<id>/lock     held (flock) by the supervisor for its whole life; its content is the claim: who, which boot, which cgroup
+    attempts/<id>/lock     held (flock) by the supervisor for the attempt's whole life; says who, which boot and cgroup
     attempts/<id>/pid      once the tasks exist, before any of them runs the command
     attempts/<id>/stop     an order to end, written by the server
     attempts/<id>/exit     the end; final. Written only when no process of the attempt lives
     attempts/<id>/log      what it printed;  `dropped` says which bytes the log cap took out of the middle
     live/<id>              a link to the lock: there until the server forgets the attempt
 
-A directory appears under attempts/ by a rename of a private one in which the lock is already held, so a claim is never seen
-unlocked, and of two claimants exactly one succeeds. Imported by zygote and shims: cheap standard modules only.
+A directory appears under attempts/ by a rename of a private one in which the lock is already held, so a claim is
+never seen unlocked, and of two claimants exactly one succeeds. Imported by zygote and shims: cheap standard modules
+only.
 """
+
+# ruff: noqa: SIM105 - contextlib would be one more import in every shim
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_RECORD = 1 << 20
+PRIVATE = "tmp"  # claims in the making; on the same file system, for the rename
 CLAIMED = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -32,14 +36,15 @@ def attempt_dir(root: str, attempt_id: str) -> str:
 
 
 class Prepared:
-    """A claim waiting for its attempt: a private directory in which the lock is held already. One rename makes it true."""
+    """A claim waiting for its attempt: a private directory in which the lock is held already. One rename makes it
+    true."""
 
     def __init__(self, path: str, lock: int) -> None:
         self.path, self.lock = path, lock
 
 
 def prepare(root: str, facts: Mapping[str, Any]) -> Prepared:
-    path = f"{root}/tmp/{os.getpid()}.{os.urandom(6).hex()}"
+    path = f"{root}/{PRIVATE}/{os.getpid()}.{os.urandom(6).hex()}"
     os.mkdir(path, 0o700)
     lock = os.open(f"{path}/lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,7 +126,8 @@ def read(path: str) -> dict[str, Any] | None:
 
 
 def locked(root: str, attempt_id: str) -> bool | None:
-    """Is the supervisor alive? None when there is no such attempt. A shared try-lock, so that two who look do not see each other."""
+    """Is the supervisor alive? None when there is no such attempt. A shared try-lock, so that two who look do not see
+    each other."""
     try:
         fd = os.open(f"{root}/attempts/{attempt_id}/lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

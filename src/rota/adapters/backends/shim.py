@@ -1,17 +1,21 @@
 """The shim: the small process above one attempt, which claims it, runs it, ends it and records the end.
 
-It needs nobody: the server may die, restart or never come back, and the attempt still runs to a recorded end. All it is told
-comes in the order and in the file `stop`; all it has to say is in its files (see records). Between its first act, the claim, and its
-last, the exit record, it holds the lock; if it dies in between, the lock is free without an exit record, and that means "lost".
-After a clean end the same process may carry another attempt (see worker): a fork of Python costs more than all the rest.
+It needs nobody: the server may die, restart or never come back, and the attempt still runs to a recorded end. All it
+is told comes in the order and in the file `stop`; all it has to say is in its files (see records). Between its first
+act, the claim, and its last, the exit record, it holds the lock; if it dies in between, the lock is free without an
+exit record, and that means "lost". After a clean end the same process may carry another attempt (see worker): a fork
+of Python costs more than all the rest.
 
-Signals: a polite end (TERM, INT, HUP, QUIT) goes to every process of the attempt, at any depth. Any other signal is a message to
-the program, such as "write a checkpoint", and goes to the process group of each task, as a terminal would do: a helper in
-a session of its own that never heard of it would only die of it. KILL always reaches everything.
+Signals: a polite end (TERM, INT, HUP, QUIT) goes to every process of the attempt, at any depth. Any other signal is a
+message to the program, such as "write a checkpoint", and goes to the process group of each task, as a terminal would
+do: a helper in a session of its own that never heard of it would only die of it. KILL always reaches everything.
 
-The pid is recorded, and the start told, once the command has run for BIRTH_S: most of what ends sooner (a typo, `true`) never needs
-it. A stop that comes earlier finds no pid to signal, but is in its file, which is read right after the pid was recorded.
+The pid is recorded, and the start told, once the command has run for BIRTH_S: most of what ends sooner (a typo,
+`true`) never needs it. A stop that comes earlier finds no pid to signal, but is in its file, which is read right
+after the pid was recorded.
 """
+
+# ruff: noqa: SIM105 - contextlib would be one more import in every shim
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rota.adapters.backends.confine import Device, Hierarchies
+    from rota.adapters.backends.ptypump import PtyPump
 
 POLITE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 HEARD = frozenset({signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2})
@@ -64,7 +69,7 @@ class Shim:
         self.kill_at: float | None = None
         self.limit_at: float | None = None
         self.started_tick: float | None = None
-        self.announced = False
+        self.pump: PtyPump | None = None
         self.oom = False
 
     def run(self) -> None:
@@ -98,6 +103,7 @@ class Shim:
             os.fchown(self.log, account.uid, account.gid)  # so that the job may open /dev/stderr
         if self.order["confine"]:
             self._confine_tasks()
+        slave = self._open_terminal() if self.order["terminal"] else -1
         go, release = os.pipe()
         self.errors, errors = os.pipe()
         try:
@@ -106,6 +112,7 @@ class Shim:
                 groups = [group for group in self.subgroups if group.endswith(f"/{rank}")]
                 pid = os.fork()
                 if pid == 0:
+                    fds.terminal = slave if rank == 0 else -1  # a terminal has one session
                     task.begin(self.order, rank, account, fds, groups)
                 self.tasks[pid] = rank
             self.leaders = list(self.tasks)
@@ -114,29 +121,47 @@ class Shim:
             self._read_stop()
             if not self.cause:
                 os.write(release, b"g" * len(self.tasks))
+            os.set_blocking(self.errors, False)
         finally:
-            for fd in (go, release, errors):
+            for fd in filter(lambda fd: fd >= 0, (go, release, errors, slave)):
                 os.close(fd)
         if not self.cause:
             self._begun(tick)
             select.select([self.errors], [], [], EXEC_WAIT_S)  # end of file: all run. A word: one does not
+
+    def _open_terminal(self) -> int:
+        from rota.adapters.backends.ptypump import PtyPump  # threads and sockets: only for those who want a terminal
+
+        master, slave = os.openpty()
+        self.pump = PtyPump(master, self.log, self.directory)
+        return slave
 
     def _begun(self, tick: float) -> None:
         self.started_tick = tick
         if self.order["time_limit_s"] is not None:
             self.limit_at = tick + self.order["time_limit_s"]
 
-    def _announce(self) -> None:
-        self.announced = True
-        if not self._read_refusals():
-            assert self.started_tick is not None
-            self._publish_pid(self.started_tick)
-            self._nudge()
-            # From here a stop finds our pid; one written before it is in the file. So this look misses none.
-            self._read_stop()
+    def _announce(self, started: float) -> bool:
+        if self._read_refusals():
+            return True
+        recorded = True
+        try:
+            self._publish_pid(started)
+        except OSError:
+            recorded = False  # a full disk must not cost the job its life; until then, stops are looked for
+        self._nudge()
+        # From here a stop finds our pid; one written before it is in the file. So this look misses none.
+        self._read_stop()
+        return recorded
 
     def _publish_pid(self, tick: float) -> None:
-        record = {"pid": os.getpid(), "start": self.house.start, "tasks": self.leaders, "boot_id": self.house.boot_id, "tick": tick}
+        record = {
+            "pid": os.getpid(),
+            "start": self.house.start,
+            "tasks": self.leaders,
+            "boot_id": self.house.boot_id,
+            "tick": tick,
+        }
         records.publish(self.directory, "pid", records.dump(record))
 
     def _read_refusals(self) -> bool:
@@ -161,7 +186,10 @@ class Shim:
         for rank, each in enumerate(self.order["tasks"]):
             denied = [*confine.gpus_to_deny(each["gpus"]), *self.house.deny]
             why = "no cgroup v2"
-            for base, deny in ((self.house.group, confine.deny_devices), (self.house.groups.devices, confine.deny_devices_v1)):
+            for base, deny in (
+                (self.house.group, confine.deny_devices),
+                (self.house.groups.devices, confine.deny_devices_v1),
+            ):
                 if not base:
                     continue
                 group = f"{base}/{rank}" if base == self.house.group else f"{base}/{self.id}/{rank}"
@@ -179,18 +207,20 @@ class Shim:
 
     def _wait(self) -> None:
         begun = procs.boottime()
-        announce_at, look_at = begun + (BIRTH_S if self.errors < 0 else 0.0), begun + 1.0
+        announce_at = FAR if self.started_tick is None else begun + (BIRTH_S if self.errors < 0 else 0.0)
+        look_at = begun + 1.0
         while True:
             self._reap()
             if not self.tasks:
                 return
             now = procs.boottime()
             self._check_deadlines(now)
-            if not self.announced and now >= announce_at and self.started_tick is not None:
-                self._announce()
+            if now >= announce_at:
+                assert self.started_tick is not None
+                announce_at = FAR if self._announce(self.started_tick) else now + 1.0
             if now >= look_at:
                 look_at = now + self.cap.check()
-            until = min(look_at, self._next_deadline(), look_at if self.announced else announce_at)
+            until = min(look_at, self._next_deadline(), announce_at)
             heard = signal.sigtimedwait(HEARD, max(0.0, until - now))
             if heard is not None and heard.si_signo == signal.SIGUSR1:
                 self._reap()  # a task that ended before the stop was seen ended by itself
@@ -282,10 +312,13 @@ class Shim:
             self._kill_all()
             signal.sigtimedwait((signal.SIGCHLD,), pause)
             pause = min(pause * 2, 0.1)
+        if self.pump is not None:
+            self.pump.close()
         for group in self.subgroups:
             confine.remove(group)
             if not group.startswith(f"{self.house.group}/"):
                 confine.remove(os.path.dirname(group))
+                confine.try_remove(self.house.groups.devices)
 
     def _record(self) -> None:
         content = records.dump(self._exit())

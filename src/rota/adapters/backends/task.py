@@ -1,11 +1,12 @@
 """From an order to a running command, in one of two ways.
 
-`spawn` is the fast one, for commands that run as the server's own account: posix_spawn (a vfork) copies no page tables, and reports a
-failed exec at once. What a spawned child cannot do for itself (working directory, umask) the shim does around it.
+`spawn` is the fast one, for commands that run as the server's own account: posix_spawn (a vfork) copies no page
+tables, and reports a failed exec at once. What a spawned child cannot do for itself (working directory, umask) the
+shim does around it.
 
-`begin` is what a forked child does before it becomes the command: the way for another account, a device filter, a terminal.
-It prepares itself while the shim records its pid, then waits for the shim's word: a child whose shim died before that
-reads the end of the pipe instead and leaves. It also asks the kernel to be killed with its shim.
+`begin` is what a forked child does before it becomes the command: the way for another account, a device filter, a
+terminal. It prepares itself while the shim records its pid, then waits for the shim's word: a child whose shim died
+before that reads the end of the pipe instead and leaves. It also asks the kernel to be killed with its shim.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ def begin(order: dict[str, Any], rank: int, account: Account | None, fds: Fds, g
         if os.read(fds.go, 1) == b"":
             os._exit(NOT_RUNNABLE)  # the shim died, or gave up, before we were released
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        _first_that_runs(order["argv"], env, lambda path, argv: os.execve(path, argv, env))
+        _first_that_runs(order["argv"], env, lambda path, argv: os.execve(path, argv, env))  # noqa: S606
     except Refused as refusal:
         code = refusal.code
         _tell(fds, code, str(refusal))
-    except BaseException as error:  # a forked child must never return into the shim's code
+    except BaseException as error:  # noqa: BLE001 - a forked child must never return into the shim's code
         _tell(fds, code, f"cannot start the command: {type(error).__name__}: {error}")
     finally:
         os._exit(code)
@@ -78,6 +79,7 @@ class Fds:
 
     def __init__(self, stdin: int, output: int, go: int, release: int, errors: int) -> None:
         self.stdin, self.output, self.go, self.release, self.errors = stdin, output, go, release, errors
+        self.terminal = -1  # the pty's slave, for a task that has one
 
 
 def spawn(order: dict[str, Any], rank: int, output: int, home: int) -> int:
@@ -94,7 +96,9 @@ def spawn(order: dict[str, Any], rank: int, output: int, home: int) -> int:
 
 def _spawn(path: str, argv: list[str], env: dict[str, str], output: int) -> int:
     actions = ((os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2))  # 0 is /dev/null in every shim
-    return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=IGNORED_BY_PYTHON)
+    return os.posix_spawn(
+        path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=IGNORED_BY_PYTHON
+    )
 
 
 def _prepare(order: dict[str, Any], account: Account | None, fds: Fds, groups: list[str]) -> None:
@@ -105,6 +109,14 @@ def _prepare(order: dict[str, Any], account: Account | None, fds: Fds, groups: l
         signal.signal(signum, signal.SIG_DFL)
     for group in groups:
         confine.join(group)
+    if fds.terminal >= 0:
+        import fcntl
+        import termios
+
+        fcntl.ioctl(fds.terminal, termios.TIOCSCTTY, 0)
+        if account is not None and account.privileged:
+            os.fchown(fds.terminal, account.uid, -1)
+        fds.stdin = fds.output = fds.terminal
     os.dup2(fds.stdin, 0)
     os.dup2(fds.output, 1)
     os.dup2(fds.output, 2)

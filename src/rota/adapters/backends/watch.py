@@ -1,7 +1,7 @@
 """The one thread that listens: to nudges from shims, to the zygote, to the pidfds of adopted shims, to its own clock.
 
-It knows nothing of attempts beyond their names; what is to be done about one is its owner's `settle`, always called in this thread.
-Nothing it hears is believed: a nudge only says where to look.
+It knows nothing of attempts beyond their names; what is to be done about one is its owner's `settle`, always called
+in this thread. Nothing it hears is believed: a nudge only says where to look.
 """
 
 from __future__ import annotations

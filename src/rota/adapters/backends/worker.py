@@ -1,9 +1,12 @@
 """A worker: a process that waits, warm, for an order, is that attempt's shim, and waits again.
 
-Forking Python for every attempt would cost several times what the command itself does. A worker has forked once; between orders
-it even has the next claim's directory, lock and log ready. It is reused only after a clean end, when it has no child left and every
-descriptor is closed; after any surprise it dies instead, and the attempt it carried is found deserted.
+Forking Python for every attempt would cost several times what the command itself does. A worker has forked once;
+between orders it even has the next claim's directory, lock and log ready. It is reused only after a clean end, when
+it has no child left and every descriptor is closed; after any surprise it dies instead, and the attempt it carried is
+found deserted.
 """
+
+# ruff: noqa: SIM105 - contextlib would be one more import in every shim
 
 from __future__ import annotations
 
@@ -58,7 +61,9 @@ class Ready:
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.claim = records.prepare(".", facts)
-        self.log = os.open(f"{self.claim.path}/log", os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        self.log = os.open(
+            f"{self.claim.path}/log", os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600
+        )
 
     def close(self) -> None:
         os.close(self.log)
@@ -101,8 +106,13 @@ def _enter(group: str) -> str:
 def _leave(house: House) -> None:
     if not house.group:
         return
+    base = house.groups.unified
     try:
-        confine.join(confine.aside(house.groups.unified))
-        os.rmdir(house.group)
+        confine.join(os.path.dirname(base))  # where the server was when the base was made
     except OSError:
-        pass  # the next zygote clears it
+        return  # the next zygote clears it
+    for group in (house.group, f"{base}/aside", base):  # the base only if we are the last
+        try:
+            os.rmdir(group)
+        except OSError:
+            pass

@@ -1,11 +1,15 @@
-"""The zygote: a tiny Python process that keeps a few warm workers and hands each order to one. Run as `python -I -S zygote.py FD`.
+"""The zygote: a tiny Python process that keeps a few warm workers and hands each order to one. Run as `python -I -S
+zygote.py FD`.
 
-It reads frames from the server on its socket: four bytes of length, then `<attempt id>\\n`, then the order as JSON. The first
-frame, with an empty id, is the set-up. It answers with a line `<attempt id>` when a worker is through with an order; for a worker that
-died, only after whatever it left behind is dead. It goes when the server goes (end of file); shims and jobs live on.
+It reads frames from the server on its socket: four bytes of length, then `<attempt id>\\n`, then the order as JSON.
+The first frame, with an empty id, is the set-up. It answers with a line `<attempt id>` when a worker is through with
+an order; for a worker that died, only after whatever it left behind is dead. It goes when the server goes (end of
+file); shims and jobs live on.
 
 No site-packages, no `typing`: every page it touches is a page each fork copies.
 """
+
+# ruff: noqa: SIM105 - contextlib would be one more import in every shim
 
 from __future__ import annotations
 
@@ -51,7 +55,7 @@ class Zygote:
     def __init__(self) -> None:
         self._workers: dict[int, Worker] = {}
         self._idle: list[int] = []  # the last one to become idle is the warmest, and the first to be used
-        self._born = 0
+        self._born, self._name = 0, os.urandom(6).hex()  # a group's name is used once: a pid would come back
         self._inbox = bytearray()
         self._outbox = b""
         self._urgent = False
@@ -133,7 +137,7 @@ class Zygote:
         assert self._house is not None, "the first frame is the set-up"
         self._born += 1
         base = self._house.groups.unified
-        group = f"{base}/{os.getpid()}.{self._born}" if base else ""
+        group = f"{base}/{self._name}.{self._born}" if base else ""
         pid = os.fork()
         if pid == 0:
             self._become_worker(orders, ours, group)
@@ -151,7 +155,7 @@ class Zygote:
                     pass  # dismissed before
             assert self._house is not None
             status = worker.serve(self._house, group, orders, self._answer)
-        except BaseException:  # a forked child must never return into its parent's loop
+        except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's loop
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(status)
@@ -191,7 +195,8 @@ class Zygote:
                 self._no_spares_until = time.monotonic() + 1.0
 
     def _clear_up_after(self, dead: Worker) -> None:
-        """Kill what a dead shim left behind. We are a subreaper: it is our child now, and every other child of ours is a worker.
+        """Kill what a dead shim left behind. We are a subreaper: it is our child now, and every other child of ours
+        is a worker.
 
         Only direct children are signalled: not reaped yet, their numbers cannot have been given to strangers. Their own
         children fall to us when they die, and the next round finds them.

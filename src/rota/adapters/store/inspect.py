@@ -27,7 +27,7 @@ def inspect_file(path: Path) -> None:
             _contents(path, raw)
         finally:
             raw.close()
-    except module.Error as error:
+    except (module.Error, UnicodeDecodeError) as error:  # a damaged schema is quoted in the driver's message
         code = getattr(error, "sqlite_errorcode", 0)
         if code & 0xFF in (5, 6):
             raise StoreBusy(f"{path}: {error}") from error

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool
 
@@ -124,7 +124,8 @@ class PostgresDatabase:
         if not isinstance(error, DBAPIError):
             return StoreBroken(said)
         state = getattr(error.orig, "sqlstate", None) or ""
-        if error.connection_invalidated or state.startswith(("08", "57P")):
+        unreachable = isinstance(error, OperationalError) and not state  # it came from the client side
+        if error.connection_invalidated or unreachable or state.startswith(("08", "57P")):
             return Lost(said)
         if state in _FULL_STATES:
             return StoreFull(said)

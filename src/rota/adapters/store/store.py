@@ -188,6 +188,8 @@ class SqlStore:
                 yield connection
         except SQLAlchemyError as error:
             raise self._database.translate(error) from error
+        except UnicodeDecodeError as error:
+            raise StoreBroken(f"damaged text in the database: {error}") from error
 
     def close(self) -> None:
         self._database.readers.dispose()  # first: on SQLite the last connection to go folds the WAL in, if it may write

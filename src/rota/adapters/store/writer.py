@@ -16,6 +16,8 @@ from rota.adapters.store.database import Database, Lost
 from rota.adapters.store.sql import Statements
 from rota.app.ports import Fenced, StoreBroken, StoreError
 
+Batch = Sequence[tuple[str, Sequence[tuple[Any, ...]]]]  # statements and their parameters
+
 
 class Writer:
     def __init__(self, database: Database, connection: Connection, sql: Statements) -> None:
@@ -35,12 +37,10 @@ class Writer:
                 with connection.begin():
                     yield connection
             except SQLAlchemyError as error:
-                raise self._failed(error) from error
+                raise self._failed(connection, error) from error
 
-    def commit(
-        self, version: int, batch: Sequence[tuple[str, Sequence[tuple[Any, ...]]]], head: tuple[Any, ...]
-    ) -> None:
-        """Move the head from `version - n` on and write the rows; see `move_head` for the parameters."""
+    def commit(self, version: int, batch: Batch, head: tuple[Any, ...]) -> None:
+        """Move the head (see `move_head` for its parameters) and write the rows: the batch that ends at `version`."""
         with self._lock:
             connection = self._connection or self._reconnect()
             if self._doubt is not None and self._settle(connection, version):
@@ -53,18 +53,14 @@ class Writer:
                             run_many(connection, sql, params)
                     self._doubt = version
                     transaction.commit()
-            except SQLAlchemyError as error:
-                failed = self._failed(error)
-                if isinstance(failed, Lost) and self._doubt is not None:
-                    if self._settle(self._reconnect(), version):
-                        return
-                else:
                     self._doubt = None
+            except SQLAlchemyError as error:
+                failed = self._failed(connection, error)
+                if not isinstance(failed, Lost):
+                    self._doubt = None
+                elif self._doubt is not None and self._settle(self._reconnect(), version):
+                    return
                 raise failed from error
-            except BaseException:
-                self._doubt = None
-                raise
-            self._doubt = None
 
     def begin_epoch(self) -> int:
         with self.transaction() as connection:
@@ -89,13 +85,24 @@ class Writer:
             raise Fenced(f"a newer server owns the store: it is in epoch {epoch}, this one in {self.epoch}")
         raise StoreBroken(f"out of step: the store stands at event {version}, the batch begins after {head[-1]}")
 
-    def _failed(self, error: SQLAlchemyError) -> StoreError:
+    def _failed(self, connection: Connection, error: SQLAlchemyError) -> StoreError:
         failed = self._database.translate(error)
-        if isinstance(failed, Lost) and self._connection is not None:
-            self._connection.invalidate()
-            self._connection.close()
+        if isinstance(failed, Lost) or not self._clean(connection):
             self._connection = None
+            connection.invalidate()
+            connection.close()
         return failed
+
+    def _clean(self, connection: Connection) -> bool:
+        """After a commit that failed (a full disk) the transaction is still open, and SQLAlchemy does not end it."""
+        if connection.invalidated:
+            return False
+        try:
+            connection.rollback()
+            connection.connection.rollback()
+        except (SQLAlchemyError, connection.dialect.loaded_dbapi.Error):
+            return False
+        return True
 
     def _reconnect(self) -> Connection:
         connection = self._database.reconnect_writer()
@@ -117,7 +124,7 @@ class Writer:
             _, _, there, *_ = connection.exec_driver_sql(self._sql.read_head).one()
             connection.rollback()
         except SQLAlchemyError as error:
-            raise self._failed(error) from error
+            raise self._failed(connection, error) from error
         doubted, self._doubt = self._doubt, None
         if there != doubted:
             return False

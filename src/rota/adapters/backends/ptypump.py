@@ -1,0 +1,174 @@
+"""The shim's side of a terminal: it holds the pty's master, copies output to the log, and serves those who attach.
+
+A thread beside the shim's main one, only in attempts that asked for a terminal. Clients connect to the socket `tty`
+in the attempt's directory. To them flows the raw output, beginning with the newest part of the log; from them come
+frames: a letter, two bytes of length, a payload. `d` is typed text, `w` a window size (rows, columns). A client that
+does not read is dropped.
+"""
+
+# ruff: noqa: SIM105 - contextlib would be one more import in every shim
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import struct
+import termios
+import threading
+
+MAX_CLIENTS = 4
+MAX_OWED = 1 << 18  # bytes a client may lag behind
+MAX_TYPED = 1 << 16  # bytes the command has not read yet
+REPLAY = 1 << 13
+CHUNK = 1 << 16
+SOCKET = "tty"
+
+
+class Client:
+    def __init__(self, connection: socket.socket, owed: bytes) -> None:
+        self.connection, self.owed, self.frames = connection, owed, b""
+
+
+class PtyPump:
+    def __init__(self, master: int, log: int, directory: str) -> None:
+        self._master, self._log, self._directory = master, log, directory
+        self._typed = b""
+        self._hung_up = False
+        self._clients: dict[int, Client] = {}
+        self._enough, self._finish = os.pipe()
+        self._server = self._listen()
+        os.set_blocking(master, False)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Copy what is left of the output, then leave."""
+        os.close(self._finish)
+        self._thread.join()
+        for client in list(self._clients.values()):
+            client.connection.close()
+        self._server.close()
+        os.unlink(f"{self._directory}/{SOCKET}")
+        os.close(self._enough)
+        os.close(self._master)
+
+    def _listen(self) -> socket.socket:
+        server = socket.socket(socket.AF_UNIX)
+        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:  # through the descriptor: the path itself may be longer than a socket's address can be
+            server.bind(f"/proc/self/fd/{directory}/{SOCKET}")
+        finally:
+            os.close(directory)
+        server.listen(MAX_CLIENTS)
+        server.setblocking(False)
+        return server
+
+    def _run(self) -> None:
+        over = False
+        while not over:
+            ready = self._poll()
+            over = self._enough in ready
+            if self._master in ready or over:
+                while self._copy_output() and over:
+                    pass  # all that is left
+            if self._server.fileno() in ready:
+                self._accept()
+            if self._typed:
+                self._type()
+            for fd in list(self._clients):
+                if fd in ready or over:
+                    self._serve(self._clients[fd])
+
+    def _poll(self) -> set[int]:
+        poll = select.poll()
+        poll.register(self._enough, select.POLLIN)
+        poll.register(self._server.fileno(), select.POLLIN)
+        if not self._hung_up:
+            poll.register(self._master, select.POLLIN | (select.POLLOUT if self._typed else 0))
+        for fd, client in self._clients.items():
+            wanted = select.POLLIN if len(self._typed) < MAX_TYPED else 0
+            poll.register(fd, wanted | (select.POLLOUT if client.owed else 0))
+        return {fd for fd, _ in poll.poll()}
+
+    def _copy_output(self) -> bool:
+        try:
+            output = os.read(self._master, CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:  # EIO: nobody holds the other end any more
+            self._hung_up = True
+            return False
+        try:
+            os.write(self._log, output)
+        except OSError:
+            pass  # a full disk must not stop the program; those who watch still see it
+        for client in list(self._clients.values()):
+            client.owed += output
+            if len(client.owed) > MAX_OWED:
+                self._drop(client)
+        return True
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._server.accept()
+        except OSError:
+            return
+        if len(self._clients) >= MAX_CLIENTS:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._clients[connection.fileno()] = Client(connection, self._newest())
+
+    def _newest(self) -> bytes:
+        with open(f"{self._directory}/log", "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - REPLAY))
+            return log.read(REPLAY)
+
+    def _serve(self, client: Client) -> None:
+        """First hear, then speak: the last words of one who has hung up still count."""
+        try:
+            if len(self._typed) < MAX_TYPED and not self._listen_to(client):
+                self._drop(client)
+                return
+            if client.owed:
+                client.owed = client.owed[client.connection.send(client.owed) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(client)
+
+    def _listen_to(self, client: Client) -> bool:
+        try:
+            received = client.connection.recv(CHUNK)
+        except BlockingIOError:
+            return True
+        self._obey(client, received)
+        return bool(received)
+
+    def _obey(self, client: Client, received: bytes) -> None:
+        client.frames += received
+        while len(client.frames) >= 3:
+            length = 3 + int.from_bytes(client.frames[1:3], "big")
+            if len(client.frames) < length:
+                return
+            kind, payload = client.frames[:1], client.frames[3:length]
+            client.frames = client.frames[length:]
+            if kind == b"d":
+                self._typed += payload
+            elif kind == b"w" and len(payload) == 4:
+                rows, columns = struct.unpack("!HH", payload)
+                fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def _type(self) -> None:
+        try:
+            self._typed = self._typed[os.write(self._master, self._typed) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._typed = b""  # nobody reads it any more
+
+    def _drop(self, client: Client) -> None:
+        self._clients.pop(client.connection.fileno(), None)
+        client.connection.close()

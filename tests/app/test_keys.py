@@ -1,0 +1,85 @@
+"""Idempotency keys: the same key is the same run, through any number of sends and restarts."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rota.app.commands import Submit
+from rota.app.errors import Conflict
+from rota.core import events as e
+from rota.core.run import RunState
+from tests.app.house import ANN, BOB, PATIENCE_S
+
+
+def test_the_same_key_is_the_same_run(house):
+    first = house.submit("true", key="k")
+    assert house.submit("true", key="k") == first
+    house.wait(first)
+    assert house.submit("true", key="k") == first, "also after it has ended"
+    assert len(house.events(e.RunSubmitted)) == 1
+
+
+def test_fifty_parallel_sends_are_one_run(house):
+    command = Submit(house.spec("echo ran"), key="only once")
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda _: house.rota.do(ANN, command, PATIENCE_S).id, range(50)))
+    assert len(set(answers)) == 1
+    assert house.wait(answers[0]).state is RunState.SUCCEEDED
+    assert house.output(answers[0]) == "ran\n"
+    assert len(house.events(e.RunSubmitted)) == 1
+
+
+def test_the_same_key_for_another_request_is_a_conflict(house):
+    first = house.submit("true", key="k")
+    for change in ({"line": "false"}, {"line": "true", "gpus": 2}, {"line": "true", "held": True}):
+        with pytest.raises(Conflict, match=first) as refusal:
+            house.submit(key="k", **change)
+        assert refusal.value.field == "key"
+    assert len(house.events(e.RunSubmitted)) == 1
+
+
+def test_keys_are_each_principals_own(house):
+    assert house.submit("true", key="k") != house.submit("true", who=BOB, key="k")
+
+
+def test_a_key_survives_a_restart(house):
+    first = house.submit("true", key="k")
+    house.wait(first)
+    house.reopen()
+    assert house.submit("true", key="k") == first
+    with pytest.raises(Conflict):
+        house.submit("false", key="k")
+
+
+def test_a_refused_submit_does_not_use_its_key_up(house):
+    from rota.app.errors import Invalid
+
+    with pytest.raises(Invalid):
+        house.submit("true", 99, key="k")
+    assert house.submit("true", 1, key="k")
+
+
+def test_without_a_key_every_send_is_a_run(house):
+    assert house.submit("true") != house.submit("true")
+
+
+@pytest.mark.parametrize("key", ["ключ", "a\x00b", "\ud800", "x" * 200, "'; DROP TABLE keys; --"])
+def test_odd_keys_are_kept_as_they_are_or_refused(house, key):
+    from rota.app.errors import Invalid
+
+    try:
+        first = house.submit("true", key=key)
+    except Invalid as refusal:
+        assert refusal.field == "key"
+    else:
+        assert house.submit("true", key=key) == first
+
+
+def test_a_huge_key_is_refused(house):
+    from rota.app.errors import Invalid
+
+    with pytest.raises(Invalid) as refusal:
+        house.submit("true", key="x" * 1_000_000)
+    assert refusal.value.field == "key"

@@ -1,0 +1,316 @@
+"""Why is mine waiting: the right reasons, the right runs in the way, and hints that hold when taken."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+
+import pytest
+from rota.core import events as e
+from rota.core.decide import decide
+from rota.core.explain import SHOWN, Explanation, describe, explain
+from rota.core.policy import Backfill, Limits, Ordering, Policy
+from rota.core.reduce import reduce
+from rota.core.resources import Request
+from rota.core.run import Cause, Dependency, Exit, Spec, When
+from rota.core.snapshot import snapshot
+from rota.core.state import State
+
+from tests.unit.core.kit import HIGH, LOW, Lab, broken, node, two_by_eight
+
+
+def asked(lab: Lab, run: str) -> Explanation:
+    return explain(lab.state, lab.now, run)
+
+
+def codes(lab: Lab, run: str) -> list[str]:
+    return [reason.code for reason in asked(lab, run).reasons]
+
+
+def full(*nodes, gpus: int = 8, policy: Policy | None = None, takes: float = 100.0) -> tuple[Lab, list[str]]:
+    """Every node taken by one run of bob's."""
+    lab = Lab(*nodes, policy=policy)
+    holders = [lab.submit(gpus, user="bob", takes=takes + n) for n in range(len(nodes))]
+    lab.step()
+    return lab, holders
+
+
+def started_if(lab: Lab, run: str, **spec) -> bool:
+    """Had it been submitted like this, would the next pass start it? The whole history is lived again to find out."""
+    state = State()
+    for event in lab.log:
+        if isinstance(event, e.RunSubmitted) and event.run_id == run:
+            changed: Spec = replace(event.spec, **spec)
+            event = replace(event, spec=changed, expected_s=min(event.expected_s, changed.time_limit_s or 1e99))
+        reduce(state, event)
+    return any(start.run_id == run for start in decide(snapshot(state, lab.now)).starts)
+
+
+# -- one reason each --------------------------------------------------------------------------------------------------
+def test_held():
+    lab = Lab(node("a"))
+    run = lab.submit()
+    lab.tell(e.RunHeld(at=0, run_id=run, why="check the data first"))
+    (reason,) = asked(lab, run).reasons
+    assert reason.code == "held"
+    assert "check the data first" in reason.text
+    assert asked(lab, run).position is None
+
+
+def test_dependency_names_what_it_waits_for():
+    lab = Lab(node("a"))
+    first, second = lab.submit(), lab.submit(held=True)
+    run = lab.submit(after=[Dependency(first), Dependency(second, When.ENDED)])
+    lab.step()
+    (reason,) = asked(lab, run).reasons
+    assert (reason.code, reason.runs) == ("dependency", (first, second))
+    assert f"{second} (ended)" in reason.text
+
+
+def test_backoff_says_until_when():
+    lab = Lab(node("a"))
+    run = lab.submit(max_retries=4)
+    lab.step()
+    lab.end(run, Exit(Cause.LOST))
+    (reason,) = asked(lab, run).reasons
+    assert (reason.code, reason.until) == ("backoff", lab.run(run).not_before)
+    assert "1 of 4" in reason.text
+    lab.now = lab.run(run).not_before
+    assert asked(lab, run).hint == "starts in the pass that is under way"
+
+
+def test_paused():
+    lab = Lab(node("a"))
+    run = lab.submit(2)
+    lab.tell(e.SchedulingPaused(at=0, why="moving racks"))
+    answer = asked(lab, run)
+    assert [reason.code for reason in answer.reasons] == ["paused"]
+    assert "moving racks" in answer.reasons[0].text
+    assert answer.hint == "", "no smaller run would start either"
+
+
+def test_max_concurrent_names_those_that_are_active():
+    lab, holders = full(*two_by_eight(), gpus=1, policy=Policy(max_concurrent=2))
+    run = lab.submit()
+    (reason,) = asked(lab, run).reasons
+    assert (reason.code, reason.runs) == ("max_concurrent", tuple(holders))
+
+
+def test_the_limit_of_runs_names_ones_own():
+    lab, _ = full(node("a"), gpus=1, policy=Policy(limits=Limits(running=2)))
+    mine = [lab.submit(takes=5 + n) for n in range(2)]
+    lab.step()
+    run = lab.submit()
+    (reason,) = asked(lab, run).reasons
+    assert (reason.code, reason.runs) == ("user_runs", tuple(mine))
+    assert "the limit is 2" in reason.text
+
+
+def test_the_limit_of_gpus_names_ones_own():
+    lab, _ = full(node("a"), gpus=1, policy=Policy(limits=Limits(gpus=3)))
+    mine = lab.submit(2)
+    lab.step()
+    run = lab.submit(2)
+    answer = asked(lab, run)
+    assert [(reason.code, reason.runs) for reason in answer.reasons] == [("user_gpus", (mine,))]
+    assert answer.hint == "with 1 GPU there would be room now"
+    assert started_if(lab, run, request=Request(1))
+
+
+def test_a_limit_that_the_pass_under_way_will_reach_is_already_a_reason():
+    lab = Lab(node("a"), policy=Policy(limits=Limits(running=1)))
+    first, second = lab.submit(), lab.submit()
+    assert asked(lab, first).hint == "starts in the pass that is under way"
+    (reason,) = asked(lab, second).reasons
+    assert (reason.code, reason.runs) == ("user_runs", (first,))
+
+
+def test_impossible():
+    lab = Lab(node("a"))
+    run = lab.submit(request=Request(1, gpu_type="TPU"))
+    assert codes(lab, run) == ["impossible"]
+    assert "TPU" in asked(lab, run).reasons[0].text
+
+
+@pytest.mark.parametrize(
+    ("nodes", "named"),
+    [
+        ((node("a"), node("b", drained=True)), "b"),
+        ((node("a"), node("b", alive=False)), "b"),
+        ((node("a"), broken(node("b"), 3)), "unfit"),
+    ],
+)
+def test_nodes_out_of_service(nodes, named):
+    lab = Lab(*nodes)
+    run = lab.submit(16)
+    (reason,) = asked(lab, run).reasons
+    assert reason.code == "nodes"
+    assert named in reason.text
+
+
+def test_resources_name_those_who_hold_what_it_will_get_and_until_when():
+    lab, (on_a, on_b) = full(*two_by_eight())
+    run = lab.submit(8)
+    (reason,) = asked(lab, run).reasons
+    assert (reason.code, reason.runs, reason.until) == ("resources", (on_a,), 100)
+    wide = lab.submit(16, user="cid")
+    (reason, order) = asked(lab, wide).reasons
+    assert (reason.code, reason.runs, reason.until) == ("resources", (on_a, on_b), 101)
+    assert (order.code, order.runs) == ("order", (run,))
+
+
+def test_what_is_about_to_start_is_named_as_being_in_the_way():
+    """Asked before the pass: the node still looks empty, but not for this one."""
+    lab = Lab(node("a"))
+    first, second = lab.submit(8), lab.submit(8)
+    (reason,) = asked(lab, second).reasons
+    assert (reason.code, reason.runs, reason.until) == ("resources", (first,), 100)
+    assert asked(lab, second).hint == "", "nor would seven GPUs be free"
+    lab.step()
+    assert asked(lab, second).reasons == (reason,), "and after the pass the answer is the same"
+
+
+def test_reservation_names_the_one_it_would_delay():
+    lab, (holder,) = full(node("a"), gpus=4)
+    head = lab.submit(8)
+    run = lab.submit(2, takes=500)
+    answer = asked(lab, run)
+    assert [reason.code for reason in answer.reasons] == ["reservation", "order"]
+    assert answer.reasons[0].runs == (head,)
+    assert answer.reasons[0].until == 100
+    assert answer.hint == "with a time limit of 100 s it would fit before the reservation and start now"
+    assert started_if(lab, run, time_limit_s=100.0)
+    assert not started_if(lab, run, time_limit_s=101.0), "the smallest change, not a guess"
+    assert holder not in answer.reasons[0].runs
+    assert "reservation" not in codes(lab, head), "nobody delays itself"
+
+
+def test_order_alone_under_the_strict_rule():
+    lab, _ = full(node("a"), gpus=4, policy=Policy(backfill=Backfill.NONE))
+    head, run = lab.submit(8), lab.submit(1)
+    (reason,) = asked(lab, run).reasons
+    assert (reason.code, reason.runs) == ("order", (head,))
+    assert asked(lab, run).hint == ""
+
+
+def test_who_runs_or_has_ended_waits_for_nothing():
+    lab = Lab(node("a"))
+    run = lab.submit()
+    lab.step()
+    assert asked(lab, run) == Explanation(run, ())
+    lab.end(run)
+    assert asked(lab, run) == Explanation(run, ())
+
+
+# -- several at once --------------------------------------------------------------------------------------------------
+def test_all_reasons_are_given_at_once():
+    lab, _ = full(*two_by_eight(), policy=Policy(user_limits={"ann": Limits(gpus=8)}, max_concurrent=2))
+    mine = lab.submit(8, takes=1)
+    other = lab.submit(16, user="cid")
+    run = lab.submit(9)
+    lab.tell(e.SchedulingPaused(at=0))
+    assert codes(lab, run) == ["paused", "max_concurrent", "user_gpus", "resources", "order"]
+    assert asked(lab, run).reasons[-1].runs == (mine, other)
+    assert asked(lab, run).hint == ""
+    first = lab.submit(held=True)
+    held = lab.submit(1, held=True, after=[first])
+    assert codes(lab, held) == ["held", "dependency", "paused", "max_concurrent"]
+
+
+def test_no_more_runs_are_named_than_anyone_would_read():
+    lab, _ = full(node("a"))
+    for n in range(3 * SHOWN):
+        lab.submit(user=f"u{n}")
+    last = lab.submit()
+    order = asked(lab, last).reasons[-1]
+    assert order.code == "order"
+    assert len(order.runs) == SHOWN
+    assert f"{3 * SHOWN} waiting before it" in order.text
+
+
+# -- hints ------------------------------------------------------------------------------------------------------------
+def test_fewer_gpus_are_hinted_at_when_they_would_really_start():
+    lab, _ = full(node("a"), gpus=5)
+    run = lab.submit(6)
+    assert asked(lab, run).hint == "with 3 GPUs there would be room now"
+    assert started_if(lab, run, request=Request(3))
+    assert not started_if(lab, run, request=Request(4))
+
+
+def test_no_hint_that_would_only_delay_the_reservation():
+    lab, _ = full(node("a"), gpus=4)
+    head, run = lab.submit(8), lab.submit(6, takes=1e6)
+    assert asked(lab, head).hint == "with 4 GPUs there would be room now"
+    assert asked(lab, run).hint == "", "four are free, but not for a million seconds"
+
+
+def test_hints_hold_in_all_sorts_of_situations():
+    """Whatever the hint, living the history again with the hint taken starts the run."""
+    tried = 0
+    for seed in range(150):
+        chance = random.Random(seed)
+        lab = muddle(chance)
+        for run in list(lab.state.runs.values()):
+            hint = asked(lab, run.id).hint
+            if found := re.fullmatch(r"with a time limit of (\d+) s .*", hint):
+                assert started_if(lab, run.id, time_limit_s=float(found[1])), (seed, run.id, hint)
+                tried += 1
+            elif found := re.fullmatch(r"with (\d+) GPUs? .*", hint):
+                fewer = replace(run.spec.request, gpus=int(found[1]))
+                assert started_if(lab, run.id, request=fewer), (seed, run.id, hint)
+                tried += 1
+            elif hint:
+                assert started_if(lab, run.id), (seed, run.id, hint)
+    assert tried > 100, "the situations must be such that hints are given"
+
+
+def muddle(chance: random.Random) -> Lab:
+    """A busy little cluster, some of it running, some waiting."""
+    policy = Policy(
+        ordering=chance.choice(list(Ordering)),
+        backfill=chance.choice(list(Backfill)),
+        limits=chance.choice([Limits(), Limits(), Limits(gpus=6), Limits(running=2)]),
+        preemption=chance.random() < 0.2,
+    )
+    lab = Lab(node("a"), node("b", gpus=4), policy=policy, checked=False)
+    for n in range(12):
+        lab.submit(
+            chance.choice([1, 2, 3, 4, 6, 8, 10]),
+            user=chance.choice(["ann", "bob", "cid"]),
+            takes=chance.choice([5, 50, 500]) + n / 16,
+            priority=chance.choice([1, 2, 3]),
+            preemptible=chance.random() < 0.3,
+        )
+        if chance.random() < 0.6:
+            lab.until(lab.now + chance.choice([0, 1, 20]))
+    return lab
+
+
+# -- place in the queue ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("ordering", list(Ordering))
+@pytest.mark.parametrize("seed", range(5))
+def test_the_position_is_the_order_in_which_they_start(ordering, seed):
+    """On a single GPU, with one run a user: the first in the queue is the first to go, and so on to the last."""
+    chance = random.Random(seed)
+    lab = Lab(node("a", gpus=1), policy=Policy(ordering=ordering, aging_s=100, half_life_s=1e12))
+    for n in range(8):
+        lab.submit(user=f"u{n}", takes=chance.randrange(1, 50))
+    lab.until(1000)
+    lab.submit(user="blocker", takes=400)
+    lab.step()
+    waiting = []
+    for n in range(8):
+        lab.now += chance.randrange(1, 30)
+        waiting.append(lab.submit(user=f"u{n}", takes=chance.randrange(1, 99), priority=chance.choice([LOW, 2, HIGH])))
+    told = sorted(waiting, key=lambda run: asked(lab, run).position or 0)
+    assert sorted(asked(lab, run).position or 0 for run in waiting) == list(range(1, 9))
+    lab.until(1e6)
+    assert sorted(waiting, key=lambda run: lab.first_start(run) or 0) == told
+
+
+def test_a_request_in_words():
+    assert describe(Request(1)) == "1 GPU"
+    assert describe(Request(0, cpus=4)) == "0 GPUs, 4 CPUs"
+    whole = Request(8, nodes=2, gpu_type="H100", gpu_memory_gb=80, cpus=16, memory_gb=64.5)
+    assert describe(whole) == "8 GPUs of type H100 with 80 GB on 2 nodes, 16 CPUs, 64.5 GB of memory"
