@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, authorise
 from rota.app.commands import Cancel, Hold, Release, Reprioritise
-from rota.app.desk import Desk
+from rota.app.desk import Desk, reason
 from rota.app.errors import Conflict, Invalid
 from rota.app.settle import end_dependents
 from rota.core import events as e
@@ -18,11 +18,11 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
     authorise(who, Act.CANCEL, run.user)
     if run.state in ENDED:  # ended earlier in this very batch
         raise Conflict(f"run {run.id} has already ended ({run.state})")
+    why = reason(command.why, f"cancelled by {who.name}")
     grace_s = run.spec.grace_s if command.grace_s is None else command.grace_s
     if not 0 <= grace_s <= 86400:  # NaN is not either
         raise Invalid(f"grace_s: {grace_s} is not between 0 and 86400 seconds", "grace_s")
     if run.state not in ACTIVE:
-        why = command.why or f"cancelled by {who.name}"
         desk.write(e.RunEnded(at=desk.now, by=who.name, run_id=run.id, state=RunState.CANCELLED, why=why))
         end_dependents(desk, run.id)
         return desk.state.runs[run.id]
@@ -51,7 +51,7 @@ def hold(desk: Desk, who: Principal, command: Hold) -> Run:
         return run
     if run.state is not RunState.QUEUED:
         raise Conflict(f"run {run.id} is {run.state}; only a waiting run can be held, a running one can be cancelled")
-    desk.write(e.RunHeld(at=desk.now, by=who.name, run_id=run.id, why=command.why or f"by {who.name}"))
+    desk.write(e.RunHeld(at=desk.now, by=who.name, run_id=run.id, why=reason(command.why, f"by {who.name}")))
     return desk.state.runs[run.id]
 
 

@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rota.app.authz import Principal
-from rota.app.errors import Conflict, NotFound
+from rota.app.errors import Conflict, Invalid, NotFound
 from rota.app.ports import KeyRecord, Store
 from rota.core.events import Event
 from rota.core.reduce import reduce
 from rota.core.run import Run
 from rota.core.state import State
+
+
+MAX_WHY = 1000
+
+
+def reason(given: str, otherwise: str = "") -> str:
+    """Why somebody did it: a line for people, kept with the run, its events and its rows."""
+    if len(given) > MAX_WHY or "\0" in given:
+        raise Invalid(f"why: use at most {MAX_WHY} characters, and no NUL", "why")
+    return given or otherwise
 
 
 class Desk:
@@ -42,7 +52,7 @@ class Desk:
     def any(self, run_id: str) -> Run:
         run = self.state.runs.get(run_id) or self.store.run(run_id)
         if run is None:
-            raise NotFound(f"no run {run_id!r}", "run_id")
+            raise NotFound(f"no run {run_id[:50]!r}", "run_id")
         return run
 
     def key(self, who: Principal, key: str) -> KeyRecord | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rota.app.authz import Act, Principal, authorise
 from rota.app.commands import Drain, Pause, Resume, SetPolicy, Undrain
-from rota.app.desk import Desk
+from rota.app.desk import Desk, reason
 from rota.app.errors import Invalid, NotFound
 from rota.core import events as e
 from rota.core.node import Node
@@ -28,7 +28,7 @@ def set_policy(desk: Desk, who: Principal, command: SetPolicy) -> Policy:
 def pause(desk: Desk, who: Principal, command: Pause) -> bool:
     authorise(who, Act.PAUSE)
     if not desk.state.paused:
-        desk.write(e.SchedulingPaused(at=desk.now, by=who.name, why=command.why or f"by {who.name}"))
+        desk.write(e.SchedulingPaused(at=desk.now, by=who.name, why=reason(command.why, f"by {who.name}")))
     return True
 
 
@@ -42,7 +42,7 @@ def resume(desk: Desk, who: Principal, command: Resume) -> bool:
 def drain(desk: Desk, who: Principal, command: Drain) -> Node:
     authorise(who, Act.DRAIN)
     if not _node(desk, command.node_id).drained:
-        desk.write(e.NodeDrained(at=desk.now, by=who.name, node_id=command.node_id, why=command.why))
+        desk.write(e.NodeDrained(at=desk.now, by=who.name, node_id=command.node_id, why=reason(command.why)))
     return desk.state.nodes[command.node_id]
 
 
@@ -57,7 +57,7 @@ def _node(desk: Desk, node_id: str) -> Node:
     node = desk.state.nodes.get(node_id)
     if node is None:
         known = ", ".join(list(desk.state.nodes)[:20]) or "none"
-        raise NotFound(f"no node {node_id!r}; the nodes are: {known}", "node_id")
+        raise NotFound(f"no node {node_id[:50]!r}; the nodes are: {known}", "node_id")
     return node
 
 

@@ -67,7 +67,7 @@ class Service:
     def run(self, run_id: str) -> Run:
         run = self._loop.state.runs.get(run_id) or self._loop.store.run(run_id)
         if run is None:
-            raise NotFound(f"no run {run_id!r}", "run_id")
+            raise NotFound(f"no run {run_id[:50]!r}", "run_id")
         return run
 
     def runs(self, which: RunFilter) -> Sequence[Run]:

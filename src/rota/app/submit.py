@@ -183,7 +183,7 @@ def _number_problems(spec: Spec, highest_priority: int) -> Iterator[tuple[str, s
     if not 0 <= spec.max_retries <= 100:
         yield "max_retries", f"{spec.max_retries} is not between 0 and 100"
     if not 0 <= spec.umask <= 0o777:
-        yield "umask", f"{spec.umask:o} is not between 0 and 777"
+        yield "umask", f"{spec.umask} is not between 0 and 0o777"
     if not 1 <= spec.checkpoint_signal <= 31:
         yield "checkpoint_signal", f"{spec.checkpoint_signal} is not a signal number from 1 to 31"
     if not 4096 <= spec.log_cap_bytes <= 1 << 50:
