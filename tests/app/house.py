@@ -10,6 +10,8 @@ import contextlib
 import dataclasses
 import os
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -106,7 +108,14 @@ class House:
         return Spec(**{"name": "t", "argv": argv, "workdir": str(self.where), "request": Request(gpus=gpus), **more})
 
     def submit(
-        self, line: str | Sequence[str], gpus: int = 1, who: Principal = ANN, *, held: bool = False, key: str = "", **more: Any
+        self,
+        line: str | Sequence[str],
+        gpus: int = 1,
+        who: Principal = ANN,
+        *,
+        held: bool = False,
+        key: str = "",
+        **more: Any,
     ) -> str:
         run: Run = self.do(Submit(self.spec(line, gpus, **more), held=held, key=key), who)
         return run.id
@@ -236,6 +245,19 @@ def with_policy(house: House, **changes: Any) -> None:
 
     policy = house.rota.ask(lambda state, now: state.policy)
     house.do(SetPolicy(dataclasses.replace(policy, **changes)))
+
+
+@contextlib.contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """Another process is in the middle of a write. (Locks of one process do not shut out itself.)"""
+    code = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); c.execute('BEGIN IMMEDIATE');"
+    code += "print('held', flush=True); sys.stdin.read(); c.execute('ROLLBACK'); c.close()"
+    argv = [sys.executable, "-c", code, str(database)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        yield
+        other.communicate()
 
 
 def alive(pid: int) -> bool:

@@ -172,7 +172,8 @@ def test_whys_are_bounded(house):
     from rota.app.commands import Cancel, Drain, Hold, Pause
 
     run_id = house.submit("true", held=True)
-    commands = [Hold(run_id, HUGE), Cancel(run_id, HUGE), Pause(HUGE), Drain("node1", HUGE)]
+    waiting = house.submit("true", depends_on=(Dependency(run_id),))
+    commands = [Hold(waiting, HUGE), Cancel(run_id, HUGE), Pause(HUGE), Drain("node1", HUGE)]
     for command in commands:
         with pytest.raises(Invalid) as refusal:
             house.do(command)

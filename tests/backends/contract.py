@@ -6,7 +6,7 @@ is true: a real backend waits, a simulated one advances its clock.
 
 from __future__ import annotations
 
-import itertools
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -63,11 +63,9 @@ class Rig(ABC):
     @abstractmethod
     def workdir(self) -> str: ...
 
-    _numbers = itertools.count(1)
-
     def order(self, kind: Kind, **changes: Any) -> LaunchOrder:
         fields: dict[str, Any] = {
-            "attempt_id": f"{next(self._numbers):012x}-1",
+            "attempt_id": f"{os.urandom(6).hex()}-1",
             "argv": self.argv(kind),
             "env": {"PATH": "/usr/bin:/bin"},
             "workdir": self.workdir(),

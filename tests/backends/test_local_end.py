@@ -37,7 +37,7 @@ def brood(number: int) -> str:
 def launch_brood(rig: LocalRig, backend: LocalBackend, reports: Reports, then: str) -> tuple[LaunchOrder, str]:
     """An attempt with descendants of every shape; returns a text only their command lines contain."""
     order = rig.order("succeed")
-    number = 10_000_000 + int(order.attempt_id.partition("-")[0], 16) * 1000 + os.getpid() % 1000
+    number = 10_000_000 + int(order.attempt_id[:10], 16)
     argv = ("sh", "-c", f"{brood(number)}\necho ready; {then}")
     order = LaunchOrder(order.attempt_id, argv, order.env, order.workdir, order.tasks, grace_s=0.3)
     backend.launch(order)
@@ -185,7 +185,7 @@ def test_a_server_killed_outright_loses_nothing(rig: LocalRig, reports: Reports)
         "from rota.app.ports import LaunchOrder, Task\n"
         "b = LocalBackend(Path(sys.argv[1]), cgroups=sys.argv[2] == 'True'); b.open(lambda r: print(r, flush=True))\n"
         "argv = ('sh', '-c', 'sleep 0.5; echo over; exit 9')\n"
-        "b.launch(LaunchOrder('aaaaaaaaaaaa-1', argv, {'PATH': '/usr/bin:/bin'}, '/', (Task('here', ()),)))\n"
+        "b.launch(LaunchOrder('a7c3b6d11f02-1', argv, {'PATH': '/usr/bin:/bin'}, '/', (Task('here', ()),)))\n"
         "time.sleep(100)"
     )
     source = str(Path(records.__file__).parents[3])
@@ -197,10 +197,10 @@ def test_a_server_killed_outright_loses_nothing(rig: LocalRig, reports: Reports)
     backend = rig.backend()
     backend.open(reports)
     try:
-        assert isinstance(backend.observe("aaaaaaaaaaaa-1"), Live)
-        end = wait_for(lambda: reports.exit("aaaaaaaaaaaa-1"), "the end")
+        assert isinstance(backend.observe("a7c3b6d11f02-1"), Live)
+        end = wait_for(lambda: reports.exit("a7c3b6d11f02-1"), "the end")
         assert (end.cause, end.code) == (Cause.EXITED, 9)
-        assert backend.read_log("aaaaaaaaaaaa-1", 0, 100).content == b"over\n"
+        assert backend.read_log("a7c3b6d11f02-1", 0, 100).content == b"over\n"
     finally:
         backend.close()
 

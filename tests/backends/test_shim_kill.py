@@ -42,8 +42,13 @@ class Range:
 
     def order(self) -> LaunchOrder:
         order = self.rig.order("succeed")
-        script = f"echo {order.attempt_id} >> {self.journal}; (setsid sleep 4{order.attempt_id[:12]} &); sleep 0.03"
+        child = f"setsid sleep {self.number(order)}"
+        script = f"echo {order.attempt_id} >> {self.journal}; ({child} &); sleep 0.03"
         return self.rig.order("succeed", attempt_id=order.attempt_id, argv=("sh", "-c", script), account=self.account)
+
+    @staticmethod
+    def number(order: LaunchOrder) -> int:
+        return 1000 + int(order.attempt_id[:12], 16)
 
     def idle_workers(self) -> list[int]:
         zygote = self.backend._launcher.pid
@@ -88,7 +93,7 @@ class Range:
         assert ran <= 1, "started twice"
         assert ran == 1 or end.cause is not Cause.EXITED
         assert procs.marked(order.attempt_id) == []
-        assert command_lines(f"sleep\x004{order.attempt_id[:12]}") == []
+        assert command_lines(f"sleep\0{self.number(order)}") == []
         assert self.backend.observe(order.attempt_id) == end
         return order, end.cause
 

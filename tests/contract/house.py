@@ -61,7 +61,7 @@ class House:
         self.state.touched.clear()
 
     def restart(self, store: SqlStore) -> None:
-        self.store, self.state = store, store.load()
+        self.store, self.state, self.pending = store, store.load(), []
         self.start(f"boot-{self.now}")
 
     # -- single moves -----------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Postgres:
         until = time.monotonic() + 30
         while True:
             try:
-                psycopg.connect(self.url("postgres")).close()
+                psycopg.connect(self.url()).close()
                 return
             except psycopg.OperationalError:
                 if time.monotonic() > until:
@@ -98,18 +98,18 @@ class Postgres:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop(signal.SIGQUIT)  # at once: a checkpoint of some hundred databases takes long, and all goes anyway
+        self.stop(signal.SIGQUIT)  # at once: everything goes anyway
         shutil.rmtree(self.dir, ignore_errors=True)
 
-    def url(self, database: str) -> str:
-        return f"postgresql://rota@/{database}?host={self.dir}"
+    def url(self, schema: str = "public") -> str:
+        return f"postgresql://rota@/postgres?host={self.dir}&options=-csearch_path%3D{schema}"
 
     def new_database(self) -> str:
-        """The URL of an empty one."""
+        """The URL of an empty schema: for Rota the same as a database of its own, and made and thrown away much faster."""
         self._made += 1
-        name = f"db{self._made}"
-        with psycopg.connect(self.url("postgres"), autocommit=True) as admin:
-            admin.execute(f"CREATE DATABASE {name}".encode())
+        name = f"s{self._made}"
+        with psycopg.connect(self.url(), autocommit=True) as admin:
+            admin.execute(f"CREATE SCHEMA {name}".encode())
         return self.url(name)
 
     def _run(self, argv: list[str]) -> None:

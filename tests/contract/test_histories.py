@@ -22,7 +22,7 @@ number = st.integers(0, 60)
 choices = st.lists(st.tuples(st.integers(0, 13), number, number), min_size=5, max_size=60)
 # after which steps the pending events are committed, and at which the store is compacted, reopened
 cadence = st.integers(1, 9)
-EXAMPLES = 150 if os.environ.get("ROTA_HYPOTHESIS", "ci") == "ci" else 2_000
+EXAMPLES = 100 if os.environ.get("ROTA_HYPOTHESIS", "ci") == "ci" else 2_000
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
+
 from rota.core import events as e
 from rota.core.ids import attempt_id
 from rota.core.node import Node
 from rota.core.policy import Backfill, Limits, Ordering, Policy
 from rota.core.resources import Request
 from rota.core.run import ACTIVE, ENDED, Cause, Dependency, Exit, Run, RunState, When
-
 from tests.unit.core.kit import OK, Lab, broken, node, of_gpus
 
 T = TypeVar("T")
@@ -238,9 +238,7 @@ HAPPENINGS = [
 ]
 
 
-def stories(
-    max_size: int = 25, watch: Callable[[Story], None] | None = None, **fixed: Any
-) -> st.SearchStrategy[Story]:
+def stories(max_size: int = 25, watch: Callable[[Story], None] | None = None, **fixed: Any) -> st.SearchStrategy[Story]:
     """Stories up to some length; `fixed` are fields of the policy that shall not vary."""
     step = st.tuples(st.integers(0, len(HAPPENINGS) - 1), st.integers(0, 2**40))
     # Left to itself Hypothesis makes lists of five or so: too short for a story.

@@ -8,16 +8,16 @@ from collections import Counter
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+
 from rota.core.board import Board, Layout
 from rota.core.decide import decide
 from rota.core.place import place
 from rota.core.plan import Plan
 from rota.core.policy import Backfill, Ordering, Policy
-from rota.core.resources import Placement, Request, bits
+from rota.core.resources import Placement, Request, Slice, bits
 from rota.core.run import TABLE, Run, RunState
 from rota.core.snapshot import snapshot
 from rota.core.state import State
-
 from tests.props.stories import Story, stories
 from tests.unit.core.kit import Lab, node
 
@@ -29,9 +29,7 @@ class Ledger:
 
     def __init__(self, state: State) -> None:
         self.nodes = dict(state.nodes)
-        self.gpus = {
-            (n.id, gpu.index): gpu for n in state.nodes.values() for gpu in n.gpus if on(n) and gpu.healthy
-        }
+        self.gpus = {(n.id, gpu.index): gpu for n in state.nodes.values() for gpu in n.gpus if on(n) and gpu.healthy}
         self.cpus = {n.id: n.cpus for n in state.nodes.values()}
         self.memory = {n.id: round(n.memory_gb * 2**20) for n in state.nodes.values()}
         for run in state.runs.values():
@@ -112,7 +110,10 @@ def facts(state: State) -> tuple:
     """All of a state, as values that can be compared."""
     board = state.board
     return (
-        [getattr(state, name) for name in ("version", "at", "epoch", "next_seq", "policy", "paused", "active", "waiting")],
+        [
+            getattr(state, name)
+            for name in ("version", "at", "epoch", "next_seq", "policy", "paused", "active", "waiting")
+        ],
         list(state.nodes.items()),
         list(state.runs.items()),
         list(state.usage.items()),
@@ -290,6 +291,4 @@ def test_what_fits_still_fits_when_more_is_free(seed, request_):
 
 
 def slice_of(name: str, index: int) -> Placement:
-    from rota.core.resources import Slice
-
     return (Slice(name, 1 << index),)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import permutations, product
 
 import pytest
+
 from rota.core import events as e
 from rota.core.check import check
 from rota.core.policy import Policy
 from rota.core.reduce import reduce
 from rota.core.resources import gpu_count
 from rota.core.run import ENDED, Cause, Exit, RunState
-
 from tests.unit.core.kit import OK, Lab, node
 
 MESSAGES = ("pass", "started", "finished", "cancel", "preempt", "lost")
@@ -92,7 +92,9 @@ def live(order: tuple[str, ...]) -> None:
         desk.take(message)
     desk.to_the_end()
     run = desk.run(desk.id)
-    ends = [ev for ev in desk.log if isinstance(ev, e.RunEnded) or (isinstance(ev, e.AttemptEnded) and ev.next in ENDED)]
+    ends = [
+        ev for ev in desk.log if isinstance(ev, e.RunEnded) or (isinstance(ev, e.AttemptEnded) and ev.next in ENDED)
+    ]
     assert len(ends) == 1, "exactly one end"
     assert run.state in ENDED
     assert desk.state.board.free_gpus == 8

@@ -6,6 +6,7 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rota.core import events as e
 from rota.core.check import check
 from rota.core.decide import decide
@@ -13,7 +14,6 @@ from rota.core.reduce import reduce
 from rota.core.run import ENDED
 from rota.core.snapshot import snapshot
 from rota.core.state import State
-
 from tests.props.stories import HAPPENINGS, Story, stories
 from tests.props.test_decide import facts
 
@@ -65,7 +65,9 @@ def test_the_indices_are_what_the_facts_say(story):
 
 
 @settings(max_examples=200)
-@given(stories(max_size=30), st.lists(st.tuples(st.integers(0, len(HAPPENINGS) - 1), st.integers(0, 2**40)), max_size=15))
+@given(
+    stories(max_size=30), st.lists(st.tuples(st.integers(0, len(HAPPENINGS) - 1), st.integers(0, 2**40)), max_size=15)
+)
 def test_a_fork_is_equal_and_independent(story, more):
     fork = story.state.fork()
     before = facts(story.state)

@@ -1,8 +1,8 @@
 """Nobody waits for ever, however much more important, shorter or thriftier work keeps coming.
 
 "For ever" cannot be tested, but the static keys say how long it can be at most: from some moment on, whatever arrives
-stands behind. What stood before it by then, and what was running, is all that may still come first. Each test feeds more
-work than the cluster can do, without end, and measures against that moment.
+stands behind. What stood before it by then, and what was running, is all that may still come first. Each test feeds
+more work than the cluster can do, without end, and measures against that moment.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rota.core.policy import Backfill, Ordering, Policy
 from rota.core.usage import Usage
-
 from tests.unit.core.kit import CRITICAL, HIGH, LOW, NORMAL, Lab, node
 
 GPUS = 4
 STRICT = [Backfill.EASY, Backfill.NONE]  # SKIP says itself that wide runs may wait long
 
 
-def flooded(policy: Policy, wide: dict, small: dict, until: float, every: float, usage: float = 0.0) -> float:
+def flooded(policy: Policy, wide: dict, small: dict, *, until: float, every: float, usage: float = 0.0) -> float:
     """When a run of the whole node starts while runs of one GPU come in every few seconds."""
     lab = Lab(node("a", GPUS), policy=policy, checked=False)
     for _ in range(2 * GPUS):

@@ -16,7 +16,6 @@ from rota.core.reduce import reduce
 from rota.core.run import Run
 from rota.core.state import State
 
-
 MAX_WHY = 1000
 
 

@@ -75,19 +75,34 @@ class Loop:
         self._waker = Condition()
         self._closing = False
         self._decided = -1  # the version the last pass saw
+        self._begun = (0.0, 0.0)  # the house's time and the tick at the start
         self.rounds = 0  # of the periodic reconcile
         self._next_reconcile = 0.0
         self._thread = Thread(target=self._run, name="rota-loop", daemon=True)
 
     # -- from other threads -----------------------------------------------------------------------------------------
     def open(self) -> None:
-        """Take the store over, find out what happened while nobody looked, and begin."""
+        self.take_over()
+        self._thread.start()
+
+    def take_over(self) -> None:
+        """Fence off every earlier server and find out what happened while nobody looked."""
         epoch = self.store.begin_epoch()
         self.state = self.store.load()
+        self._begun = (max(self.clock.now(), self.state.at), self.clock.tick())
         self.backend.open(self.report)
         reconcile.at_start(self, epoch)
         self._next_reconcile = self.clock.tick() + RECONCILE_S
-        self._thread.start()
+
+    def now(self) -> float:
+        """The house's time: goes on from the last thing recorded, by the tick. A wall clock that was set back, even by
+        a day and between two servers, neither turns it back nor stops it: what backs off would wait for ever."""
+        return self._begun[0] + self.clock.tick() - self._begun[1]
+
+    def turn(self) -> None:
+        """One turn with whatever is there, on the caller's thread: a simulation drives the loop with it."""
+        batch = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_BATCH))]
+        self.step(batch)
 
     def call(self, work: Work) -> Future[Any]:
         """Have work done on the desk; the future is answered once it is durable."""
@@ -151,7 +166,7 @@ class Loop:
         if self._decided < 0:
             return 0.0  # the last pass asked for another look
         if self.state.delayed:
-            wait = min(wait, self.state.delayed[0][0] - self.clock.now())
+            wait = min(wait, self.state.delayed[0][0] - self.now())
         return wait
 
     def step(self, batch: Sequence[Item | Report]) -> None:
@@ -159,7 +174,7 @@ class Loop:
         if self.degraded and not self._recover():
             self._turn_away(batch)
             return
-        desk = Desk(self.state, self.store, self.clock.now(), self.clock.tick(), self.new_id)
+        desk = Desk(self.state, self.store, self.now(), self.clock.tick(), self.new_id)
         answers: list[tuple[Future[Any], Any]] = []
         for item in batch:
             if isinstance(item, Item):
@@ -292,7 +307,7 @@ class Loop:
             if self._astray:
                 self.state = self.store.load()
             self._astray = True
-            desk = Desk(self.state, self.store, self.clock.now(), self.clock.tick(), self.new_id)
+            desk = Desk(self.state, self.store, self.now(), self.clock.tick(), self.new_id)
             desk.write(e.ServerStarted(at=desk.now, epoch=self.state.epoch, boot_id=self.state.boot_id))
             self.commit(desk)
             self._clear()

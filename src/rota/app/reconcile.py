@@ -38,10 +38,8 @@ def at_start(loop: Loop, epoch: int) -> None:
             # whatever the files say, its processes died with the machine; the veto keeps its id from being used again
             loop.backend.stop(run.attempt.id, StopOrder(cause=Cause.CANCELLED.value, grace_s=0.0))
             seen = loop.backend.observe(run.attempt.id)
-            if isinstance(seen, Exit) and seen.cause is not Cause.NEVER_STARTED:
-                settle(desk, Ended(run.attempt.id, seen))
-            else:
-                settle_from_before_reboot(desk, run, run.attempt, last_seen)
+            exit = seen if isinstance(seen, Exit) and seen.cause is not Cause.NEVER_STARTED else None
+            settle_from_before_reboot(desk, run, run.attempt, exit, last_seen)
     loop.commit(desk)
     loop._clear()
     everything(loop)
@@ -110,4 +108,4 @@ def _active(loop: Loop) -> list[Run]:
 
 
 def _desk(loop: Loop) -> Desk:
-    return Desk(loop.state, loop.store, loop.clock.now(), loop.clock.tick(), loop.new_id)
+    return Desk(loop.state, loop.store, loop.now(), loop.clock.tick(), loop.new_id)

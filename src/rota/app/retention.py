@@ -23,7 +23,7 @@ class Retention:
 
 def tidy(loop: Loop, keep: Retention) -> int:
     """Compact the store between two turns of the loop, and the logs beside it. Returns the rows that went."""
-    now = loop.clock.now()
+    now = loop.now()
 
     def compact(desk: Desk) -> int | None:
         if desk.events:

@@ -24,10 +24,14 @@ def settle(desk: Desk, report: Report) -> None:
             _end(desk, run, run.attempt, exit, desk.tick - run.attempt.planned_tick)
 
 
-def settle_from_before_reboot(desk: Desk, run: Run, attempt: Attempt, last_seen: float) -> None:
-    """The machine restarted: the attempt is gone. Its GPUs count as held until the last thing we recorded."""
-    gone = Exit(Cause.LOST, message="the machine restarted")
-    _end(desk, run, attempt, gone, last_seen - attempt.planned_at)
+def settle_from_before_reboot(desk: Desk, run: Run, attempt: Attempt, exit: Exit | None, last_seen: float) -> None:
+    """The machine restarted: the attempt is gone. Ticks of two boots cannot be compared, so its GPUs count as held
+    until its own record of the end, or without one until the last thing we recorded."""
+    if exit is not None and exit.ended_tick is not None:
+        held_s = exit.ended_tick - attempt.planned_tick
+    else:
+        held_s = last_seen - attempt.planned_at
+    _end(desk, run, attempt, exit or Exit(Cause.LOST, message="the machine restarted"), held_s)
 
 
 def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, held_s: float) -> None:

@@ -205,7 +205,8 @@ class Lab:
         return [self.state.runs[run_id] for _, run_id in self.state.timeline]
 
     def first_start(self, run_id: str) -> float | None:
-        return self.started.get(run_id, [None])[0]  # type: ignore[list-item]
+        starts = self.started.get(run_id)
+        return starts[0] if starts else None
 
     def held_gpus(self, run_id: str) -> dict[str, list[int]] | None:
         attempt = self.run(run_id).attempt

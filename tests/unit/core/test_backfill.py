@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from rota.core.policy import Backfill, Ordering, Policy
 from rota.core.resources import Request
-
 from tests.unit.core import textbook
 from tests.unit.core.kit import Lab, broken, node, two_by_eight, where
 from tests.unit.core.textbook import Job
@@ -57,7 +57,7 @@ def test_what_keeps_off_the_reserved_gpus_may_last_as_long_as_it_likes():
 
 
 def test_a_short_run_does_not_use_up_the_room_of_a_long_one():
-    """Four free, the head leaves two over. The short run is done by then, so the long one may have the two beside it."""
+    """Four free, the head leaves two over. The short run is done by then, so the long one may have the two others."""
     lab = Lab(node("a"), policy=EASY)
     lab.submit(4, takes=100)
     lab.step()
@@ -206,7 +206,7 @@ def test_a_long_lane_of_unfit_runs_hides_no_fit_one():
 
 # -- against the textbook ---------------------------------------------------------------------------------------------
 def workload(seed: int, largest: int, count: int) -> list[Job]:
-    """No two moments coincide: each job carries binary digits of its own, so sums of them are all different, exactly."""
+    """No two moments coincide: each job carries binary digits of its own, so sums of them all differ, exactly."""
     chance = random.Random(seed)
     return [
         Job(

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+
 from rota.core import events as e
 from rota.core.check import check
 from rota.core.resources import Request, Slice
 from rota.core.run import Attempt, Cause, Exit, RunState
 from rota.core.state import State
-
 from tests.unit.core.kit import Lab, node
 
 RUNNING, LOST_ONCE, QUEUED, HELD, BEHIND, ENDED, BACKING_OFF = (f"{n:012x}" for n in range(1, 8))
@@ -88,7 +88,7 @@ def rough(past: tuple, **fields) -> tuple:
     return tuple(replace(one, **fields) for one in past)
 
 
-DAMAGES: dict[str, tuple[Callable[[State], None], str]] = {
+DAMAGES: dict[str, tuple[Callable[[State], object], str]] = {
     "an attempt on a waiting run": (lambda s: change(QUEUED, attempt=live(s))(s), "with attempt"),
     "no attempt on a running run": (change(RUNNING, attempt=None), "with attempt"),
     "an end on a running run": (change(RUNNING, ended_at=1.0), "ended_at"),
@@ -109,7 +109,7 @@ DAMAGES: dict[str, tuple[Callable[[State], None], str]] = {
     "a drained node on offer": (lambda s: s.board.buckets[0].__setitem__(0, 0b10), "bucket 0"),
     "another node on the board": (lambda s: s.nodes.__setitem__("b", node("b", drained=True)), "another node"),
     "a node that is not on the board": (lambda s: s.nodes.__setitem__("c", node("c")), "every node"),
-    "a node that is only on the board": (lambda s: s.nodes.pop("b") and None, "another node"),
+    "a node that is only on the board": (lambda s: s.nodes.pop("b"), "another node"),
     "one too many waiting": (bump("waiting"), "counts"),
     "one too few active": (bump("active", -1), "counts"),
     "a timeline with a gap": (lambda s: s.timeline.drop(RUNNING), "timeline"),
@@ -129,7 +129,7 @@ DAMAGES: dict[str, tuple[Callable[[State], None], str]] = {
     "a load of runs that is wrong": (lambda s: setattr(s.load["ann"], "running", 7), "load of ann"),
     "a load of GPUs that is wrong": (lambda s: setattr(s.load["bob"], "gpus", 7), "load of bob"),
     "a load of waiting runs that is wrong": (lambda s: setattr(s.load["ann"], "queued", 7), "load of ann"),
-    "a load that is missing": (lambda s: s.load.pop("bob") and None, "load of bob"),
+    "a load that is missing": (lambda s: s.load.pop("bob"), "load of bob"),
     "a load of nobody": (lambda s: s.load.update(eve=s.load["ann"]), "load of eve"),
 }
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rota.core import codec
 from rota.core import events as e
 from rota.core.node import Gpu
@@ -20,7 +21,6 @@ from rota.core.policy import Limits, Policy
 from rota.core.reduce import _RULES
 from rota.core.resources import Request, Slice
 from rota.core.run import Cause, Exit, RunState, Spec
-
 from tests.unit.core.kit import node, spec
 
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
@@ -45,12 +45,14 @@ def any_of(hint: Any) -> st.SearchStrategy[Any]:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return st.sampled_from(list(hint))
     assert dataclasses.is_dataclass(hint), hint
+    make: Any = hint
     hints = get_type_hints(hint)
-    required, optional = {}, {}
+    required: dict[str, Any] = {}
+    optional: dict[str, Any] = {}
     for field in dataclasses.fields(hint):
         has_default = (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
-        (optional if has_default else required)[field.name] = st.deferred(lambda h=hints[field.name]: any_of(h))
-    return st.fixed_dictionaries(required, optional=optional).map(lambda known: hint(**known))
+        (optional if has_default else required)[field.name] = any_of(hints[field.name])
+    return st.fixed_dictionaries(required, optional=optional).map(lambda known: make(**known))
 
 
 @pytest.mark.parametrize("kind", sorted(e.TYPES))
@@ -164,7 +166,7 @@ def test_the_good_row_of_the_damaged_ones_is_good():
 
 
 def test_an_old_version_is_lifted_step_by_step_to_the_new_one(monkeypatch):
-    """Once a node was drained by its `host`; version 2 called it `node`, version 3 calls it `node_id` and wants a why."""
+    """Once a node was drained by its `host`; version 2 called it `node`, version 3 says `node_id` and wants a why."""
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class NodeDrained(e.Event):

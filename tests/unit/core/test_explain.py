@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+
 from rota.core import events as e
 from rota.core.decide import decide
 from rota.core.explain import SHOWN, Explanation, describe, explain
@@ -16,7 +17,6 @@ from rota.core.resources import Request
 from rota.core.run import Cause, Dependency, Exit, Spec, When
 from rota.core.snapshot import snapshot
 from rota.core.state import State
-
 from tests.unit.core.kit import HIGH, LOW, Lab, broken, node, two_by_eight
 
 
@@ -40,11 +40,13 @@ def started_if(lab: Lab, run: str, **spec) -> bool:
     """Had it been submitted like this, would the next pass start it? The whole history is lived again to find out."""
     state = State()
     for event in lab.log:
-        if isinstance(event, e.RunSubmitted) and event.run_id == run:
-            changed: Spec = replace(event.spec, **spec)
-            event = replace(event, spec=changed, expected_s=min(event.expected_s, changed.time_limit_s or 1e99))
-        reduce(state, event)
+        reduce(state, otherwise(event, spec) if isinstance(event, e.RunSubmitted) and event.run_id == run else event)
     return any(start.run_id == run for start in decide(snapshot(state, lab.now)).starts)
+
+
+def otherwise(event: e.RunSubmitted, changes: dict) -> e.RunSubmitted:
+    spec: Spec = replace(event.spec, **changes)
+    return replace(event, spec=spec, expected_s=min(event.expected_s, spec.time_limit_s or 1e99))
 
 
 # -- one reason each --------------------------------------------------------------------------------------------------

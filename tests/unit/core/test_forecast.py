@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from rota.core import events as e
 from rota.core.forecast import OVERRUN_S, forecast
 from rota.core.policy import Backfill, Limits, Ordering, Policy
 from rota.core.resources import Request
 from rota.core.run import Cause, Dependency, Exit, When
-
 from tests.unit.core.kit import Lab, node, two_by_eight
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from rota.core import events as e
 from rota.core.check import check
 from rota.core.policy import Policy
 from rota.core.reduce import reduce
 from rota.core.run import KEPT_ATTEMPTS, Cause, Dependency, Exit, RunState, When, satisfied
-
 from tests.unit.core.kit import HIGH, OK, Lab, broken, node, two_by_eight
 
 ENDS = {

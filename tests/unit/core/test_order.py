@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
+from rota.core import events as e
 from rota.core.order import key
 from rota.core.policy import DAY_S, Backfill, Limits, Ordering, Policy
 from rota.core.resources import Request
-
 from tests.unit.core.kit import CRITICAL, HIGH, LOW, NORMAL, Lab, node, two_by_eight
 
 
@@ -64,8 +65,6 @@ def test_aging_never_reorders_two_that_wait():
 
 
 def test_a_new_priority_counts_at_once_and_keeps_the_place_among_equals():
-    from rota.core import events as e
-
     lab = one_gpu()
     first, second, third = (lab.submit() for _ in range(3))
     lab.tell(e.RunReprioritised(at=lab.now, run_id=third, priority=HIGH))

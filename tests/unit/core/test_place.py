@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from rota.core.board import Board, Layout
 from rota.core.place import could_ever_fit, place
 from rota.core.resources import Request, Slice, mask_of
-
 from tests.unit.core.kit import broken, node, of_gpus, where
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from rota.core import events as e
 from rota.core.node import Node
-from rota.core.policy import Backfill, Ordering, Policy
+from rota.core.policy import Backfill, Limits, Ordering, Policy
 from rota.core.resources import Request
 from rota.core.run import Cause, RunState
-
 from tests.unit.core.kit import CRITICAL, HIGH, LOW, NORMAL, Lab, node, two_by_eight
 
 ON = Policy(preemption=True)
@@ -150,7 +150,7 @@ def test_a_gang_stops_what_it_needs_on_every_node():
 ORDERS = [(order, backfill) for order in Ordering for backfill in Backfill]
 
 
-@pytest.mark.parametrize(("ordering", "backfill"), ORDERS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("ordering", "backfill"), ORDERS, ids=str)
 @pytest.mark.parametrize("grace", [(10.0, 10.0), (2.0, 30.0)], ids=["together", "one-by-one"])
 def test_the_head_gets_what_was_freed_for_it_and_the_victims_come_back_after_it(ordering, backfill, grace):
     """Whatever the ordering: also where the victims, being older, shorter or of a thriftier user, would come first.
@@ -214,8 +214,6 @@ def test_a_victim_whose_beneficiary_left_the_queue_comes_back_at_once():
 
 
 def test_a_run_over_its_users_limit_stops_nobody():
-    from rota.core.policy import Limits
-
     lab = busy(node("a"), policy=replace(ON, user_limits={"ann": Limits(gpus=2)}))
     lab.submit(4, priority=CRITICAL, user="ann")
     assert victims(lab) == []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from rota.core.policy import Policy
 from rota.core.retry import backoff_s, describe, retry
 from rota.core.run import Cause, Exit, Run, RunState
-
 from tests.unit.core.kit import spec
 
 POLICY = Policy(retry_base_s=5, retry_cap_s=600)

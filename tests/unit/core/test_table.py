@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+
 from rota.core import events as e
 from rota.core.check import check
 from rota.core.reduce import StaleEvent, reduce
 from rota.core.resources import Slice
 from rota.core.run import ACTIVE, ENDED, TABLE, WAITING, Cause, Exit, IllegalTransition, RunState, move
-
 from tests.unit.core.kit import OK, Lab, node
 
 PAIRS = list(product(RunState, RunState))
@@ -72,7 +72,9 @@ def ended(run: str, state: RunState) -> e.AttemptEnded:
 def attempts_at(run: str) -> dict[RunState, list[e.Event]]:
     """Events that would bring a run into each state."""
     placement = (Slice("a", 2),)
-    ends = {state: [ended(run, state), e.RunEnded(at=0, run_id=run, state=state, why="")] for state in ENDED}
+    ends: dict[RunState, list[e.Event]] = {
+        state: [ended(run, state), e.RunEnded(at=0, run_id=run, state=state, why="")] for state in ENDED
+    }
     return {
         RunState.HELD: [e.RunHeld(at=0, run_id=run), e.RunEnded(at=0, run_id=run, state=RunState.HELD, why="")],
         RunState.QUEUED: [e.RunReleased(at=0, run_id=run), ended(run, RunState.QUEUED)],

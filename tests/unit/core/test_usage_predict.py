@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from rota.core.policy import DAY_S, HOUR_S, Limits, Ordering, Policy, problems
 from rota.core.predict import CIRCLES, REMEMBERED, History, expectation, fingerprint, hash_text
 from rota.core.quota import Over, over
 from rota.core.run import Cause, Exit
 from rota.core.usage import Load, Usage
-
 from tests.unit.core.kit import Lab, node, spec
 
 WEEK = 7 * DAY_S
@@ -71,7 +71,9 @@ def test_a_persons_own_limits_stand_in_for_the_common_ones():
 
 def test_a_policy_that_makes_no_sense_says_every_field_that_does_not():
     assert problems(Policy()) == []
-    bad = Policy(aging_s=0, half_life_s=float("nan"), max_queue=0, limits=Limits(gpus=-1), user_limits={"x": Limits(-1)})
+    bad = Policy(
+        aging_s=0, half_life_s=float("nan"), max_queue=0, limits=Limits(gpus=-1), user_limits={"x": Limits(-1)}
+    )
     found = problems(bad)
     assert [text.split(":")[0] for text in found] == [
         "max_queue",
@@ -107,7 +109,10 @@ def test_only_the_newest_count():
 
 
 def test_numbers_in_the_command_do_not_make_it_another_command():
-    one, two = spec(argv=("train.py", "--lr", "0.1", "--seed", "7")), spec(argv=("train.py", "--lr", "3e-4", "--seed", "8"))
+    one, two = (
+        spec(argv=("train.py", "--lr", "0.1", "--seed", "7")),
+        spec(argv=("train.py", "--lr", "3e-4", "--seed", "8")),
+    )
     assert fingerprint(one) == fingerprint(two)
     assert fingerprint(one) != fingerprint(spec(argv=("eval.py", "--lr", "0.1", "--seed", "7")))
 

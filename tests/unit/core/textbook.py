@@ -1,8 +1,8 @@
 """FCFS, first fit down the queue, and EASY backfill, written from their definitions and from nothing else.
 
-Deliberately slow and plain: GPUs are counted, not named; every pass starts from scratch. EASY is Mu'alem and Feitelson's:
-the head's shadow time is when enough will have ended for it, the extra GPUs are those it will leave over then; a later
-job may start if it is done by the shadow time, or uses only extra GPUs.
+Deliberately slow and plain: GPUs are counted, not named; every pass starts from scratch. EASY is Mu'alem and
+Feitelson's: the head's shadow time is when enough will have ended for it, the extra GPUs are those it will leave over
+then; a later job may start if it is done by the shadow time, or uses only extra GPUs.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class Shim:
     def _wait(self) -> None:
         begun = procs.boottime()
         announce_at = FAR if self.started_tick is None else begun + (BIRTH_S if self.errors < 0 else 0.0)
-        look_at = begun + 1.0
+        look_at = begun + 0.25
         while True:
             self._reap()
             if not self.tasks:

@@ -95,7 +95,8 @@ class Watcher:
             self._watch_room()
             timeout = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
             for key, _ in self._selector.select(timeout):
-                self._do(key.data)
+                if self._selector.get_map().get(key.fd) == key:  # not closed, or even reused, by one before it
+                    self._do(key.data)
             while self._timers and self._timers[0][0] <= time.monotonic():
                 self._do(heapq.heappop(self._timers)[2])
         self._selector.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.adapters.store import schema, sqlite
+from rota.adapters.store.wal import lost_commits
 from rota.app.ports import StoreBusy, StoreUnusable
 
 MAGIC = b"SQLite format 3\x00"
@@ -25,6 +26,7 @@ def inspect_file(path: Path) -> None:
         raw = module.connect(sqlite.uri(path, "immutable=1" if alone else "mode=ro"), uri=True, timeout=sqlite.BUSY_S)
         try:
             _contents(path, raw)
+            damage = None if alone else lost_commits(path)
         finally:
             raw.close()
     except (module.Error, UnicodeDecodeError) as error:  # a damaged schema is quoted in the driver's message
@@ -32,6 +34,8 @@ def inspect_file(path: Path) -> None:
         if code & 0xFF in (5, 6):
             raise StoreBusy(f"{path}: {error}") from error
         raise StoreUnusable(f"{path} is damaged: {error}. Restore it from a backup; it was left as it is") from error
+    if damage:
+        raise StoreUnusable(f"{path} is damaged: {damage}. Restore it from a backup; it was left as it is")
 
 
 def _header(path: Path) -> None:

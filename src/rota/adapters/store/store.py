@@ -24,8 +24,8 @@ from rota.core.run import ENDED, PastAttempt, Run
 from rota.core.state import State
 
 MOST = 10_000  # rows in one answer
-DROPPED_AT_ONCE = 20_000  # rows of one table in one compact(): the engine waits for it
-CHECKPOINT_EVERY = 10_000  # events
+DROPPED_AT_ONCE = 5_000  # rows of one table in one compact(): the engine waits for it
+CHECKPOINT_EVERY = 10_000  # events, and more when much is live: packing takes its time then
 
 
 class SqlStore:
@@ -58,7 +58,7 @@ class SqlStore:
             (sql.upsert_usage, found.usage),
             (sql.insert_key, found.keys),
         )
-        self._writer.commit(state.version, batch, self._head(state, state.version - len(events)))
+        self._writer.commit(batch, self._head(state, state.version - len(events)))
 
     def _head(self, state: State, before: int) -> tuple[Any, ...]:
         epoch = self._writer.epoch
@@ -74,7 +74,8 @@ class SqlStore:
             self._writer.move(connection, self._head(state, state.version))
             last_old = self._last_before(connection, before, state.version)
             newest = connection.execute(select(func.max(s.checkpoints.c.seq))).scalar() or 0
-            if last_old > newest or state.version - newest >= CHECKPOINT_EVERY:
+            behind = state.version - newest
+            if last_old > newest or behind >= max(CHECKPOINT_EVERY, 10 * len(state.runs)):
                 blob = pack(state)
                 connection.execute(delete(s.checkpoints))
                 connection.execute(insert(s.checkpoints), self._checkpoint(state, blob))

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from rota.adapters.store import rows
 from rota.adapters.store import schema as s
 from rota.adapters.store.database import Database, Lost
 from rota.adapters.store.sql import Statements
-from rota.app.ports import Fenced, StoreBroken, StoreError
+from rota.app.ports import Fenced, StoreBroken, StoreBusy, StoreError
 
 Batch = Sequence[tuple[str, Sequence[tuple[Any, ...]]]]  # statements and their parameters
 
@@ -25,7 +25,7 @@ class Writer:
         self._connection: Connection | None = connection
         self._sql = sql
         self._lock = threading.Lock()
-        self._doubt: int | None = None  # the version of a commit whose answer was lost
+        self._doubt = False  # the answer to a commit was lost: was it made?
         self.epoch: int | None = None
 
     @contextmanager
@@ -39,11 +39,11 @@ class Writer:
             except SQLAlchemyError as error:
                 raise self._failed(connection, error) from error
 
-    def commit(self, version: int, batch: Batch, head: tuple[Any, ...]) -> None:
-        """Move the head (see `move_head` for its parameters) and write the rows: the batch that ends at `version`."""
+    def commit(self, batch: Batch, head: tuple[Any, ...]) -> None:
+        """Move the head (see `move_head` for its parameters) and write the rows; the events come first in the batch."""
         with self._lock:
             connection = self._connection or self._reconnect()
-            if self._doubt is not None and self._settle(connection, version):
+            if self._doubt and self._settle(connection, batch, head):
                 return
             try:
                 with connection.begin() as transaction:
@@ -51,14 +51,14 @@ class Writer:
                     for sql, params in batch:
                         if params:
                             run_many(connection, sql, params)
-                    self._doubt = version
+                    self._doubt = True
                     transaction.commit()
-                    self._doubt = None
+                    self._doubt = False
             except SQLAlchemyError as error:
                 failed = self._failed(connection, error)
                 if not isinstance(failed, Lost):
-                    self._doubt = None
-                elif self._doubt is not None and self._settle(self._reconnect(), version):
+                    self._doubt = False
+                elif self._doubt and self._settle(self._reconnect(), batch, head):
                     return
                 raise failed from error
 
@@ -118,19 +118,24 @@ class Writer:
         self._connection = connection
         return connection
 
-    def _settle(self, connection: Connection, version: int) -> bool:
-        """The answer to a commit was lost with the connection. True = it was made, and `version` is that very batch."""
+    def _settle(self, connection: Connection, batch: Batch, head: tuple[Any, ...]) -> bool:
+        """The answer to a commit was lost with the connection. True = it was made, and it was this very batch.
+
+        The old session is gone for good by now (its lock is ours again), so a commit of it cannot come later."""
+        before = head[-1]
         try:
             _, _, there, *_ = connection.exec_driver_sql(self._sql.read_head).one()
+            later = select(s.events.c.seq, s.events.c.sum).where(s.events.c.seq > before).order_by(s.events.c.seq)
+            stored = [tuple(row) for row in connection.execute(later)] if there != before else []
             connection.rollback()
         except SQLAlchemyError as error:
             raise self._failed(connection, error) from error
-        doubted, self._doubt = self._doubt, None
-        if there != doubted:
+        self._doubt = False
+        if there == before:
             return False
-        if version == doubted:
+        if stored == [(row[0], row[-1]) for row in batch[0][1]]:
             return True
-        raise StoreBroken(f"event {there} was committed although its answer was lost; restart to take it in")
+        raise StoreBusy(f"event {there} was committed although its answer was lost; load the state again")
 
 
 def run_many(connection: Connection, sql: str, params: Sequence[tuple[Any, ...]]) -> int:

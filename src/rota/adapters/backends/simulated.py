@@ -1,0 +1,216 @@
+"""A backend on a virtual clock: no processes, the same contract. For simulation, and for tests of thousands of lives.
+
+The `World` is what outlasts a server: claimed attempts, their ends, their logs. A `SimulatedBackend` is a server's view
+of it. A command is `("sim", seconds, code, text)`; with a fifth word "deaf" it ignores polite signals. Time passes only
+when somebody moves the clock and calls `World.pump`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from itertools import count
+
+from rota.app.ports import (
+    Absent,
+    Clock,
+    Ended,
+    LaunchOrder,
+    Live,
+    LogChunk,
+    Observation,
+    Report,
+    Started,
+    StopOrder,
+)
+from rota.core.ids import is_attempt_id
+from rota.core.run import Cause, Exit
+
+FOR_EVER = 1e12
+SIGKILL = 9
+
+
+@dataclass(slots=True)
+class _Life:
+    pid: int
+    started_tick: float
+    ends_at: float
+    code: int
+    deaf: bool
+    log: bytes
+    cause: Cause = Cause.EXITED
+    signal: int | None = None
+    end: Exit | None = None
+    starts: int = 0  # how often the command really began: must never pass 1
+
+
+@dataclass(slots=True)
+class World:
+    """The machine: it goes on while servers come and go."""
+
+    clock: Clock
+    launch_s: Callable[[], float] = lambda: 0.001  # from the order to the claim
+    lives: dict[str, _Life] = field(default_factory=dict)
+    live: set[str] = field(default_factory=set)
+    deliver: Callable[[Report], None] | None = None  # to the server that is up, if any
+    _due: list[tuple[float, int, str]] = field(default_factory=list)
+    _orders: dict[str, LaunchOrder] = field(default_factory=dict)
+    _numbers: count[int] = field(default_factory=lambda: count(1000))
+
+    def order(self, order: LaunchOrder) -> None:
+        self._orders.setdefault(order.attempt_id, order)
+        self._at(self.clock.tick() + self.launch_s(), order.attempt_id)
+
+    def pump(self) -> None:
+        """Let everything happen that is due by now."""
+        while self._due and self._due[0][0] <= self.clock.tick():
+            _, _, name = heapq.heappop(self._due)
+            life = self.lives.get(name)
+            if life is None:
+                self._claim(name)
+            elif life.end is None and life.ends_at <= self.clock.tick():
+                self._finish(name, life)
+
+    def next_due(self) -> float | None:
+        return self._due[0][0] if self._due else None
+
+    def veto(self, name: str) -> bool:
+        if name in self.lives:
+            return False
+        end = Exit(Cause.NEVER_STARTED, message="stopped before it was started", ended_tick=self.clock.tick())
+        self.lives[name] = _Life(0, 0.0, 0.0, 0, False, b"", end=end)
+        self.live.add(name)
+        return True
+
+    def stop(self, name: str, order: StopOrder) -> None:
+        life = self.lives[name]
+        if life.end is not None:
+            return
+        now = self.clock.tick()
+        polite = order.signal != SIGKILL and not life.deaf
+        ends_at = now if polite else now + order.grace_s
+        if life.cause is Cause.EXITED or Cause(order.cause) is Cause.CANCELLED:
+            life.cause = Cause(order.cause)
+        if ends_at < life.ends_at or life.signal is None:
+            life.ends_at = min(life.ends_at, ends_at)
+            life.signal = order.signal if polite else SIGKILL
+            self._at(life.ends_at, name)
+
+    def lose(self, name: str) -> None:
+        """Its supervisor is killed: the attempt is dead without a record of its own."""
+        life = self.lives.get(name)
+        if life is not None and life.end is None:
+            life.end = Exit(Cause.LOST, message="its supervisor died", started_tick=life.started_tick)
+            self._tell(Ended(name, life.end))
+
+    def reboot(self) -> None:
+        """The machine goes down and comes up: whatever lived is dead, orders on their way are gone."""
+        self._orders.clear()
+        self._due.clear()
+        for life in self.lives.values():
+            if life.end is None:
+                life.end = Exit(Cause.LOST, message="the machine restarted", started_tick=life.started_tick)
+
+    def _claim(self, name: str) -> None:
+        order = self._orders.pop(name, None)
+        if order is None:
+            return
+        now = self.clock.tick()
+        program, seconds, code, text, *rest = (*order.argv, "", "", "")[:5]
+        self.live.add(name)
+        if program != "sim":
+            message = f"command not found: {program}"
+            end = Exit(Cause.LAUNCH_FAILED, code=127, message=message, ended_tick=now)
+            self.lives[name] = _Life(0, now, now, 127, False, b"", end=end)
+            self._tell(Ended(name, end))
+            return
+        life = _Life(next(self._numbers), now, now + float(seconds), int(code or 0), "deaf" in rest, text.encode())
+        life.starts += 1
+        if order.time_limit_s is not None and now + order.time_limit_s < life.ends_at:
+            life.cause = Cause.TIME_LIMIT
+            life.signal = SIGKILL if life.deaf else 15
+            life.ends_at = now + order.time_limit_s + (order.grace_s if life.deaf else 0.0)
+        self.lives[name] = life
+        self._tell(Started(name, life.pid))
+        self._at(life.ends_at, name)
+
+    def _finish(self, name: str, life: _Life) -> None:
+        life.end = Exit(
+            life.cause,
+            code=life.code if life.signal is None else None,
+            signal=life.signal,
+            started_tick=life.started_tick,
+            ended_tick=self.clock.tick(),
+        )
+        self._tell(Ended(name, life.end))
+
+    def _tell(self, report: Report) -> None:
+        if self.deliver is not None:
+            self.deliver(report)
+
+    def _at(self, when: float, name: str) -> None:
+        if when < FOR_EVER:
+            heapq.heappush(self._due, (when, next(self._numbers), name))
+
+
+class SimulatedBackend:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def open(self, report: Callable[[Report], None]) -> None:
+        self._world.deliver = report
+
+    def launch(self, order: LaunchOrder) -> None:
+        life = self._world.lives.get(_checked(order.attempt_id))
+        if life is None:
+            self._world.order(order)
+        else:
+            self._repeat(order.attempt_id, life)
+
+    def stop(self, attempt_id: str, order: StopOrder) -> None:
+        if not self._world.veto(_checked(attempt_id)):
+            self._world.stop(attempt_id, order)
+        self._repeat(attempt_id, self._world.lives[attempt_id])
+
+    def _repeat(self, attempt_id: str, life: _Life) -> None:
+        if life.end is not None and self._world.deliver is not None:
+            self._world.deliver(Ended(attempt_id, life.end))
+
+    def observe(self, attempt_id: str) -> Observation:
+        life = self._world.lives.get(_checked(attempt_id))
+        if life is None:
+            return Absent()
+        return Live(life.pid) if life.end is None else life.end
+
+    def strays(self) -> Collection[str]:
+        return sorted(self._world.live)
+
+    def forget(self, attempt_id: str) -> None:
+        self._world.live.discard(_checked(attempt_id))
+
+    def read_log(self, attempt_id: str, offset: int, limit: int) -> LogChunk:
+        life = self._world.lives.get(_checked(attempt_id))
+        log = b"" if life is None else life.log
+        start = max(0, len(log) + offset) if offset < 0 else min(offset, len(log))
+        return LogChunk(log[start : start + limit], start, len(log))
+
+    def purge(self, before: float) -> int:
+        """Ended and forgotten ones; the world has no wall clock, so "before" is judged by its own."""
+        if before < self._world.clock.now():
+            return 0
+        old = [
+            name for name, life in self._world.lives.items() if life.end is not None and name not in self._world.live
+        ]
+        for name in old:
+            self._world.lives[name].log = b""
+        return len(old)
+
+    def close(self) -> None:
+        self._world.deliver = None
+
+
+def _checked(attempt_id: str) -> str:
+    if not is_attempt_id(attempt_id):
+        raise ValueError(f"not an attempt id: {attempt_id!r}")
+    return attempt_id

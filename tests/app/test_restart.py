@@ -1,0 +1,200 @@
+"""Close and open again: what ran ran on, what waited waits, and what was asked for is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+from unittest.mock import patch
+
+import pytest
+
+from rota.adapters.backends.local import LocalBackend
+from rota.app.commands import Cancel, Pause, Release
+from rota.app.errors import CannotStart
+from rota.core import events as e
+from rota.core.run import Cause, RunState
+from tests.app.house import ANN, House, alive, locked, until, with_policy
+
+STUBBORN = "trap '' TERM; echo ready; while :; do sleep 1000; done"
+
+
+def test_a_job_runs_on_while_nobody_looks_and_is_adopted(house):
+    run_id, gate = house.gated(2, after="echo still here; exit 5")
+    house.in_state(run_id, RunState.RUNNING)
+    pid = house.run(run_id).attempt.pid
+    house.close()
+    assert alive(pid)
+    house.open()
+    assert house.run(run_id).state is RunState.RUNNING
+    assert house.free() == 6
+    gate.open()
+    run = house.wait(run_id)
+    assert (run.state, run.past[-1].exit.code, run.attempts_made) == (RunState.FAILED, 5, 1)
+    assert house.output(run_id) == "still here\n"
+
+
+def test_an_end_that_nobody_saw_is_found(house):
+    runs = [house.gated(after=f"exit {code}") for code in (0, 7)]
+    pids = [house.run(house.in_state(run_id, RunState.RUNNING)).attempt.pid for run_id, _ in runs]
+    house.close()
+    for _, gate in runs:
+        gate.open()
+    until(lambda: not any(map(alive, pids)), "both have ended")
+    house.open()
+    states = [run.state for run in house.wait_all([run_id for run_id, _ in runs])]
+    assert states == [RunState.SUCCEEDED, RunState.FAILED]
+
+
+def test_a_supervisor_that_died_meanwhile_is_lost_and_tried_again(house):
+    with_policy(house, retry_base_s=0.01, retry_cap_s=0.01)
+    run_id = house.running(3)
+    shim, pid = house.shim_of(run_id), house.run(run_id).attempt.pid
+    house.close()
+    os.kill(shim, signal.SIGKILL)
+    house.open()
+    until(lambda: house.run(run_id).attempts_made == 2, "a second attempt")
+    assert not alive(pid)
+    house.in_state(run_id, RunState.RUNNING)
+    assert house.store.attempts(run_id)[0].exit.cause is Cause.LOST
+
+
+def test_every_state_survives(house):
+    with_policy(house, retry_base_s=1000.0, retry_cap_s=1000.0)
+    backing_off = house.running(1)
+    os.kill(house.shim_of(backing_off), signal.SIGKILL)
+    house.in_state(backing_off, RunState.QUEUED)
+    running = [house.running(4), house.running(3)]
+    stopping = house.submit(STUBBORN, 1, grace_s=1000.0)
+    until(lambda: "ready" in house.output(stopping), "the job has set its trap")
+    house.in_state(stopping, RunState.RUNNING)
+    house.do(Cancel(stopping), ANN)
+    held = house.submit("true", held=True)
+    queued = [house.submit("true", 2) for _ in range(3)]
+    everything = [backing_off, *running, stopping, held, *queued]
+    before = [house.run(run_id) for run_id in everything]
+    house.reopen()
+    assert [house.run(run_id) for run_id in everything] == before
+    assert house.rota.ask(lambda s, now: [run_id for _, run_id in s.delayed]) == [backing_off]
+    assert [house.rota.explain(run_id).position for run_id in queued] == [1, 2, 3], "the order is kept"
+    assert house.run(stopping).attempt.stop is not None
+    house.do(Cancel(stopping, grace_s=0.0), ANN)
+    assert house.wait(stopping).state is RunState.CANCELLED
+    house.do(Release(held), ANN)
+    house.do(Cancel(running[0], grace_s=0.0), ANN)
+    assert {run.state for run in house.wait_all([held, *queued])} == {RunState.SUCCEEDED}
+    assert len(house.starts()) == len(set(house.starts())), "nothing was started twice"
+
+
+def test_a_back_off_that_ended_meanwhile_is_over(house):
+    with_policy(house, retry_base_s=0.3, retry_cap_s=0.3)
+    run_id = house.running(max_retries=1)
+    os.kill(house.shim_of(run_id), signal.SIGKILL)
+    until(lambda: house.events(e.AttemptEnded, run_id), "it is lost")
+    house.reopen()
+    until(lambda: house.run(run_id).attempts_made == 2, "the second attempt")
+
+
+def test_a_job_cancelled_just_before_the_close_is_dead_after_the_opening(house):
+    run_id = house.running()
+    pid = house.run(run_id).attempt.pid
+    house.do(Cancel(run_id, grace_s=0.0), ANN)
+    house.reopen()
+    assert house.wait(run_id).state is RunState.CANCELLED
+    assert not alive(pid)
+
+
+def test_a_stop_that_was_recorded_but_never_given_is_given(house):
+    run_id = house.running()
+    with patch.object(LocalBackend, "stop", lambda self, attempt_id, order: None):
+        house.do(Cancel(run_id, grace_s=0.0), ANN)
+        house.close()
+    house.open()
+    assert house.wait(run_id).state is RunState.CANCELLED
+
+
+def test_an_attempt_that_was_planned_but_never_launched_is_launched_under_its_own_id(house):
+    with patch.object(LocalBackend, "launch", lambda self, order: None):
+        run_id = house.submit("echo once")
+        assert house.run(run_id).state is RunState.STARTING
+        house.close()
+    house.open()
+    run = house.wait(run_id)
+    assert (run.state, run.attempts_made) == (RunState.SUCCEEDED, 1)
+    assert house.output(run_id) == "once\n"
+
+
+def test_planned_and_cancelled_but_neither_done(house):
+    with (
+        patch.object(LocalBackend, "launch", lambda self, order: None),
+        patch.object(LocalBackend, "stop", lambda self, attempt_id, order: None),
+    ):
+        run_id = house.submit("echo never")
+        house.do(Cancel(run_id), ANN)
+        house.close()
+    house.open()
+    assert house.wait(run_id).state is RunState.CANCELLED
+    assert house.output(run_id) == ""
+
+
+def test_a_vanished_record_of_a_running_attempt_is_a_loss(house):
+    import shutil
+
+    run_id = house.running(max_retries=0)
+    attempt = house.run(run_id).attempt
+    house.close()
+    os.kill(attempt.pid, signal.SIGKILL)
+    until(lambda: (house.data / "attempts" / attempt.id / "exit").exists(), "its end is recorded")
+    shutil.rmtree(house.data / "attempts" / attempt.id)
+    house.open()
+    run = house.wait(run_id)
+    assert (run.state, "vanished" in run.why) == (RunState.LOST, True)
+
+
+def test_epochs_go_up_and_nothing_else_changes(house):
+    house.do(Pause())
+    run_id = house.submit("true")
+    epochs = []
+    for _ in range(4):
+        house.reopen()
+        epochs.append(house.rota.ask(lambda state, now: state.epoch))
+        assert house.run(run_id).state is RunState.QUEUED
+    assert epochs == sorted(set(epochs))
+
+
+def test_two_houses_on_one_directory(house):
+    run_id = house.running()
+    second = House(house.where)
+    with pytest.raises(CannotStart, match=rf"pid {os.getpid()}\b"):
+        second.open()
+    assert house.run(run_id).state is RunState.RUNNING
+    assert house.wait(house.submit("true")).state is RunState.SUCCEEDED, "the first is unharmed"
+
+
+def test_a_locked_database_at_the_opening_is_said_plainly(house):
+    house.close()
+    with locked(house.data / "rota.db"), pytest.raises(CannotStart, match="lock"):
+        house.open()
+    house.open()
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(build):
+    house = build()
+    house.data.mkdir(mode=0o700)
+    (house.data / "rota.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(CannotStart, match="not a SQLite database"):
+        house.open()
+    assert (house.data / "rota.db").read_bytes() == b"not a database" * 100
+    (house.data / "rota.db").unlink()
+
+
+def test_strays_are_ended(house):
+    """An attempt that runs although its run is over by the records: as after a restored backup."""
+    run_id = house.running()
+    pid = house.run(run_id).attempt.pid
+    house.close()
+    for name in os.listdir(house.data):
+        if name.startswith("rota.db"):
+            (house.data / name).unlink()
+    house.open()
+    until(lambda: not alive(pid), "the stray is dead")
+    until(lambda: not os.listdir(house.data / "live"), "and forgotten", 60)
