@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import pwd
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +17,7 @@ from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
 from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.store.open import open_store
+from rota.app.dispatch import Site
 from rota.app.errors import CannotStart, Refused, Unavailable
 from rota.app.loop import Loop
 from rota.app.ports import Probe, Store, StoreError
@@ -45,7 +48,7 @@ def open_rota(settings: Settings) -> Iterator[Service]:
             backend,
             clock=SystemClock(),
             new_id=_new_id,
-            checkpoints=str(data_dir.path / "checkpoints"),
+            site=Site(str(data_dir.path / "checkpoints"), _own_env()),
             on_fatal=on_fatal,
         )
         service = Service(loop)
@@ -89,6 +92,15 @@ def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
     except (DataDirError, StoreError) as error:
         raise CannotStart(str(error)) from error
     return data_dir, store
+
+
+def _own_env() -> dict[str, str]:
+    """Who a job is that runs as the server's own account. Nothing else of the server's environment reaches a job."""
+    try:
+        me = pwd.getpwuid(os.geteuid())
+    except KeyError:  # a container may run as a number that has no name
+        return {}
+    return {"HOME": me.pw_dir, "USER": me.pw_name, "LOGNAME": me.pw_name}
 
 
 def _new_id() -> str:

@@ -1,4 +1,4 @@
-"""A whole house for a test: real store, real processes, simulated GPUs, a private directory, and a clean-up that judges.
+"""A whole house for a test: real store, real processes, simulated GPUs, a private directory, and an end that judges.
 
 `House.finish` runs at the end of every test, whatever the test was about: live runs are ended through the front door,
 and then everything that must always hold is checked.
@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 import rota.main
 from rota.adapters.store.compare import compare
+from rota.adapters.store.open import open_store
 from rota.adapters.store.store import SqlStore
 from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, Command, Submit
@@ -71,8 +72,8 @@ class House:
             if self.clock is not None:
                 stack.enter_context(patch.object(rota.main, "SystemClock", self.clock))
             if self.wrap is not None:
-                real, wrap = rota.main.open_store, self.wrap
-                stack.enter_context(patch.object(rota.main, "open_store", lambda where: wrap(real(where))))
+                wrap = self.wrap
+                stack.enter_context(patch.object(rota.main, "open_store", lambda where: wrap(open_store(where))))
             with ExitStack() as inner:
                 self.rota = inner.enter_context(rota.main.open_rota(self.settings))
                 self._stack = inner.pop_all()
@@ -169,6 +170,7 @@ class House:
         attempt = self.run(run_id).attempt
         assert attempt is not None
         record = until(lambda: records.read(f"{self.data}/attempts/{attempt.id}/pid"), "its pid is recorded")
+        assert record is not None
         return int(record["pid"])
 
     # -- the end of every test --------------------------------------------------------------------------------------

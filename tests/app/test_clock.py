@@ -115,7 +115,7 @@ def test_a_clock_set_forward_does_not_end_reservations_or_runs(jumpy, clock):
     assert jumpy.run(running).state is RunState.RUNNING
 
 
-# -- the machine restarted ----------------------------------------------------------------------------------------------------
+# -- the machine restarted --------------------------------------------------------------------------------------------
 
 
 def crash(house: House, *runs: str) -> None:

@@ -24,7 +24,7 @@ def let_go(house: House, blockers: list[str]) -> None:
         house.do(Cancel(run_id, grace_s=0.0))
 
 
-# -- hold, release, reprioritise ----------------------------------------------------------------------------------------
+# -- hold, release, reprioritise --------------------------------------------------------------------------------------
 
 
 def test_hold_and_release(house):
@@ -89,7 +89,7 @@ def test_a_priority_that_is_none(house, priority):
     assert refusal.value.field == "priority"
 
 
-# -- rerun ----------------------------------------------------------------------------------------------------------------
+# -- rerun ------------------------------------------------------------------------------------------------------------
 
 
 def test_rerun_makes_a_new_run_that_names_its_parent(house):
@@ -123,7 +123,7 @@ def test_rerun_of_nothing(house):
         house.do(Rerun("0" * 12), ANN)
 
 
-# -- policy ---------------------------------------------------------------------------------------------------------------
+# -- policy -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_policy_is_set_once_and_survives(house):
@@ -155,7 +155,7 @@ def test_every_problem_of_a_policy_is_named(house):
     assert house.events(e.PolicySet) == []
 
 
-# -- pause, drain -----------------------------------------------------------------------------------------------------------
+# -- pause, drain -----------------------------------------------------------------------------------------------------
 
 
 def test_pause_stops_starting_and_nothing_else(house):
@@ -222,7 +222,7 @@ def test_a_node_that_vanishes_keeps_its_place_while_something_runs_there(house):
     assert house.free() == 8
 
 
-# -- limits ---------------------------------------------------------------------------------------------------------------
+# -- limits -----------------------------------------------------------------------------------------------------------
 
 
 def test_max_concurrent(house):
@@ -264,14 +264,14 @@ def test_a_full_queue_refuses_and_recovers(house):
     with_policy(house, max_queue=3)
     full(house)
     waiting = [house.submit("true", 8) for _ in range(3)]
-    with pytest.raises(Full, match="Queue is full .max 3 jobs."):
+    with pytest.raises(Full, match=r"Queue is full .max 3 jobs."):
         house.submit("true", 8, BOB)
     house.do(Cancel(waiting[0]), ANN)
     assert house.submit("true", 8, BOB)
     assert len(house.events(e.RunSubmitted)) == 6
 
 
-# -- time limit ---------------------------------------------------------------------------------------------------------
+# -- time limit -------------------------------------------------------------------------------------------------------
 
 
 def test_a_time_limit_ends_a_run_and_is_not_retried(house):
@@ -288,7 +288,7 @@ def test_a_run_within_its_limit_is_left_alone(house):
     assert house.wait(house.submit("true", time_limit_s=1000.0)).state is RunState.SUCCEEDED
 
 
-# -- explanations -----------------------------------------------------------------------------------------------------------
+# -- explanations -----------------------------------------------------------------------------------------------------
 
 
 def test_a_waiting_run_knows_why_and_when(house):

@@ -107,7 +107,8 @@ def test_what_runs_runs_on_and_its_end_is_found(shaky, error):
     assert house.run(ends).state is RunState.RUNNING, "only what is durable is told"
     assert house.run(stays).attempt.stop is None
     store.append_error = None
-    run = house.wait_all([ends])[0] if not house.loop.degraded else (healed(house), house.wait(ends))[1]
+    healed(house)
+    run = house.wait(ends)
     assert (run.state, run.past[-1].exit.code, len(house.store.attempts(ends))) == (RunState.FAILED, 6, 1)
     assert house.run(stays).state is RunState.RUNNING
     house.do(Cancel(stays, grace_s=0.0), ANN)
@@ -206,21 +207,26 @@ def test_a_store_that_is_gone_for_good_ends_the_loop(shaky, error, degraded):
     pid = house.run(run_id).attempt.pid
     told: list[BaseException] = []
     whole = house.loop.on_fatal
-    house.loop.on_fatal = lambda problem: (told.append(problem), whole(problem))[1]
+
+    def tell(problem: BaseException) -> None:
+        told.append(problem)
+        whole(problem)
+
+    house.loop.on_fatal = tell
     if degraded:
         store.append_error = PASSING[0]
         with pytest.raises(Unavailable):
             house.submit("true")
     with ThreadPoolExecutor(1) as pool:
-        if not degraded:
-            waiting = pool.submit(house.rota.wait, run_id)
+        waiting = None if degraded else pool.submit(house.rota.wait, run_id)
+        if waiting is not None:
             until(lambda: house.rota._waiters, "somebody waits")
         store.append_error = error
         with pytest.raises(Unavailable):
             house.do(Submit(house.spec("true")), ANN)
         until(lambda: not house.loop._thread.is_alive(), "the loop has ended")
         assert told == [error]
-        if not degraded:
+        if waiting is not None:
             with pytest.raises(Unavailable):
                 waiting.result(PATIENCE_S)
     with pytest.raises(Unavailable):
@@ -277,7 +283,7 @@ def test_a_decide_that_raises_pauses_scheduling_and_nothing_else(house, monkeypa
         assert house.rota.ask(lambda s, now: s.pause_why) == (
             "the scheduler failed: ZeroDivisionError('a defect of the policy')"
         )
-        assert [r.code for r in house.rota.explain(other).reasons][0] == "paused"
+        assert house.rota.explain(other).reasons[0].code == "paused"
         house.do(Cancel(other), ANN)
         assert house.run(stays).state is RunState.RUNNING
         assert house.run(run_id).state is RunState.QUEUED

@@ -143,7 +143,7 @@ def test_a_vanished_record_of_a_running_attempt_is_a_loss(house):
     attempt = house.run(run_id).attempt
     house.close()
     os.kill(attempt.pid, signal.SIGKILL)
-    until(lambda: (house.data / "attempts" / attempt.id / "exit").exists(), "its end is recorded")
+    until((house.data / "attempts" / attempt.id / "exit").exists, "its end is recorded")
     shutil.rmtree(house.data / "attempts" / attempt.id)
     house.open()
     run = house.wait(run_id)

@@ -105,7 +105,7 @@ class Postgres:
         return f"postgresql://rota@/postgres?host={self.dir}&options=-csearch_path%3D{schema}"
 
     def new_database(self) -> str:
-        """The URL of an empty schema: for Rota the same as a database of its own, and made and thrown away much faster."""
+        """The URL of an empty schema: to Rota the same as a database of its own, but made and dropped much faster."""
         self._made += 1
         name = f"s{self._made}"
         with psycopg.connect(self.url(), autocommit=True) as admin:

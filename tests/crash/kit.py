@@ -120,8 +120,10 @@ def _broken_promises(promised: list[dict[str, Any]], runs: dict[str, Any], start
     wrong = []
     cancelled = {fact["run"] for fact in promised if fact["what"] == "cancel"}
     for fact in promised:
-        run = runs.get(fact.get("run", ""))
-        if "run" in fact and run is None:
+        if "run" not in fact:
+            continue
+        run = runs.get(fact["run"])
+        if run is None:
             wrong.append(f"lost: {fact}")
             continue
         if fact["what"] == "priority" and run["priority"] != fact["priority"]:

@@ -92,16 +92,17 @@ def leave_work(data_dir: str, marks: str, acks: str) -> None:
     """Die with work in every state: running, ended unseen, stopping, queued behind a full cluster, held."""
     ack = acknowledger(acks)
     with server(data_dir) as service:
+        endless: list[str] = []
         tails = [("; sleep 0.3", 8), ("; sleep 300", 4), ("", 1), ("; sleep 0.2", 2), ("", 16), ("; exit 0", 1)]
         for tail, gpus in tails:
             run: Run = service.do(ME, Submit(job(marks, tail, gpus)))
             ack("submit", run=run.id)
-            if "300" in tail:
-                endless = run.id
+            if run.spec.name == "endless":
+                endless.append(run.id)
         held: Run = service.do(ME, Submit(job(marks), held=True))
         ack("submit", run=held.id)
-        service.do(ME, Cancel(endless, grace_s=0.5))
-        ack("cancel", run=endless)
+        service.do(ME, Cancel(endless[0], grace_s=0.5))
+        ack("cancel", run=endless[0])
         os.kill(os.getpid(), 9)
 
 

@@ -148,6 +148,10 @@ class Story(Lab):
     def waits(self, pick: Picker) -> None:
         self.now += pick.of([1.0, 7.0, 0.0, 33.0, 1000.0])
 
+    def the_clock_jumps(self, pick: Picker) -> None:
+        """The wall clock is set by an hour or a day, either way; the log's own time never goes back."""
+        self.now = max(0.0, self.now + pick.of([3600.0, -3600.0, 86400.0, -86400.0]))
+
     def ends(self, pick: Picker) -> None:
         run = self.one(pick, *ACTIVE)
         if run is None or run.attempt is None:
@@ -235,6 +239,7 @@ HAPPENINGS = [
     Story.nodes_change,
     Story.policy_changes,
     Story.switches,
+    Story.the_clock_jumps,
 ]
 
 

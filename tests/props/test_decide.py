@@ -164,7 +164,7 @@ def judge_preempts(story: Story, plan: Plan) -> None:
         assert victim.attempt.stop is None
         assert victim.spec.preemptible
         assert victim.priority < gainer.priority
-        assert may_start(gainer, story.now)
+        assert may_start(gainer, story.snap().now)
         event("preemption")
 
 
@@ -208,8 +208,8 @@ def test_nothing_that_fits_is_left_waiting_when_anything_may_pass(story):
         ledger.take(state.runs[start.run_id].spec.request, start.placement)
         board.take(start.placement)
         story.begin(start.run_id, f"{start.run_id}-{story.run(start.run_id).attempts_made + 1}", start.placement)
-    policy = state.policy
-    for run in [run for run in state.runs.values() if may_start(run, story.now)]:
+    policy, now = state.policy, story.snap().now
+    for run in [run for run in state.runs.values() if may_start(run, now)]:
         request, limits = run.spec.request, policy.limits_of(run.user)
         load = state.load.get(run.user)
         full = policy.max_concurrent and state.active >= policy.max_concurrent

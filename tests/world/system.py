@@ -19,6 +19,7 @@ from rota.adapters.store.compare import compare
 from rota.adapters.store.open import open_store
 from rota.app import commands as c
 from rota.app.authz import Principal, Role
+from rota.app.dispatch import Site
 from rota.app.errors import Refused
 from rota.app.loop import Loop
 from rota.app.ports import KeyRecord, Report, StoreBusy, StoreFull
@@ -82,11 +83,11 @@ class System:
         while True:
             self.store = FaultyStore(open_store(self.path))
             self.loop = Loop(
-                self.store,  # type: ignore[arg-type]
+                self.store,
                 SimulatedBackend(self.world),
                 clock=self.clock,
                 new_id=lambda: f"{self.rnd.randrange(1 << 48):012x}",
-                checkpoints="/nowhere",
+                site=Site("/nowhere"),
                 on_fatal=lambda error: None,
             )
             try:
@@ -173,7 +174,7 @@ class System:
     def submit(self) -> None:
         rnd = self.rnd
         live = sorted(self.loop.state.runs)
-        depends = ()
+        depends: tuple[Dependency, ...] = ()
         if live and rnd.random() < 0.15:
             depends = (Dependency(rnd.choice(live), rnd.choice(list(When))),)
         most = max(len(node.gpus) for node in self.nodes) * len(self.nodes)

@@ -37,8 +37,10 @@ class DataDir:
 def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
     where = Path(path).expanduser().absolute()
     try:
-        where.mkdir(mode=0o700, parents=True, exist_ok=True)
-        where.chmod(0o700)
+        # a server of root's runs jobs as other accounts, which must be able to reach their checkpoints below it
+        mode = 0o711 if os.geteuid() == 0 else 0o700
+        where.mkdir(mode=mode, parents=True, exist_ok=True)
+        where.chmod(mode)
         # os.open sets O_CLOEXEC: a job that outlives the server must not keep the lock alive
         lock_fd = os.open(where / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rota.app.ports import Backend, LaunchOrder, StopOrder, Task
 from rota.core.predict import hash_text
@@ -13,7 +14,15 @@ from rota.core.state import State
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def launch(backend: Backend, state: State, run: Run, checkpoints: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What every job on this machine gets."""
+
+    checkpoints: str  # the directory under which each run has one of its own
+    env: Mapping[str, str] = field(default_factory=dict)  # of jobs that run as the server's own account: HOME, USER
+
+
+def launch(backend: Backend, state: State, run: Run, site: Site) -> None:
     attempt = run.attempt
     assert attempt is not None
     spec = run.spec
@@ -21,7 +30,7 @@ def launch(backend: Backend, state: State, run: Run, checkpoints: str) -> None:
         LaunchOrder(
             attempt_id=attempt.id,
             argv=spec.argv,
-            env=_environment(run, attempt, f"{checkpoints}/{run.id}"),
+            env=_environment(run, attempt, site),
             workdir=spec.workdir,
             tasks=_tasks(state, run, attempt),
             umask=spec.umask,
@@ -31,7 +40,7 @@ def launch(backend: Backend, state: State, run: Run, checkpoints: str) -> None:
             log_cap_bytes=spec.log_cap_bytes,
             terminal=spec.terminal,
             confine=any(not state.nodes[part.node].simulated for part in attempt.placement),
-            checkpoint_dir=f"{checkpoints}/{run.id}",
+            checkpoint_dir=f"{site.checkpoints}/{run.id}",
         )
     )
 
@@ -44,9 +53,10 @@ def stop(backend: Backend, run: Run) -> None:
     backend.stop(attempt.id, StopOrder(cause=asked.cause.value, signal=asked.signal, grace_s=asked.grace_s))
 
 
-def _environment(run: Run, attempt: Attempt, checkpoint_dir: str) -> Mapping[str, str]:
+def _environment(run: Run, attempt: Attempt, site: Site) -> Mapping[str, str]:
     nodes = [part.node for part in attempt.placement]
-    env = {"PATH": PATH, "LANG": "C.UTF-8", **run.spec.env}
+    own = site.env if run.spec.account is None else {}
+    env = {"PATH": PATH, "LANG": "C.UTF-8", **own, **run.spec.env}
     inside_slurm = "SLURM_JOB_ID" in run.spec.env
     env |= {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -56,7 +66,7 @@ def _environment(run: Run, attempt: Attempt, checkpoint_dir: str) -> Mapping[str
         "ROTA_USER": run.user,
         "ROTA_NODES": str(len(nodes)),
         "ROTA_NODELIST": ",".join(nodes),
-        "ROTA_CHECKPOINT_DIR": checkpoint_dir,
+        "ROTA_CHECKPOINT_DIR": f"{site.checkpoints}/{run.id}",
         # one port per attempt, away from the ephemeral range, for torchrun and the like
         "ROTA_MASTER_PORT": str(20000 + hash_text(attempt.id) % 10000),
     }

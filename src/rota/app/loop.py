@@ -58,14 +58,14 @@ class Loop:
         *,
         clock: Clock,
         new_id: Callable[[], str],
-        checkpoints: str,
+        site: dispatch.Site,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.store = store
         self.backend = backend
         self.clock = clock
         self.new_id = new_id
-        self.checkpoints = checkpoints
+        self.site = site
         self.on_fatal = on_fatal
         self.state = State()
         self.subscribers: list[Subscriber] = []
@@ -226,7 +226,8 @@ class Loop:
         except Exception as error:
             # A defect in a policy must not take down what runs, nor the submits of everybody (P7): stop launching.
             log.exception("decide failed, scheduling is paused")
-            desk.write(e.SchedulingPaused(at=desk.now, why=f"the scheduler failed: {error!r}"))
+            if not self.state.paused:
+                desk.write(e.SchedulingPaused(at=desk.now, why=f"the scheduler failed: {error!r}"))
             self._decided = self.state.version
             return
         for start in plan.starts:
@@ -270,13 +271,20 @@ class Loop:
                 continue
             with self._despite_os_errors():
                 if isinstance(event, e.AttemptPlanned) and run.attempt.id == event.attempt_id:
-                    dispatch.launch(self.backend, self.state, run, self.checkpoints)
+                    dispatch.launch(self.backend, self.state, run, self.site)
                 elif isinstance(event, e.StopRequested) and run.attempt.id == event.attempt_id:
                     dispatch.stop(self.backend, run)
         if desk.events:
             first = self.state.version - len(desk.events) + 1
             for subscriber in self.subscribers:
-                subscriber(first, desk.events)
+                self._tell(subscriber, first, desk.events)
+
+    def _tell(self, subscriber: Subscriber, first: int, events: Sequence[e.Event]) -> None:
+        try:
+            subscriber(first, events)
+        except Exception:
+            # A defect of one listener, or a pipe nobody reads any more, must not end the one writer.
+            log.exception("a subscriber failed")
 
     @contextmanager
     def _despite_os_errors(self) -> Iterator[None]:

@@ -52,7 +52,7 @@ def everything(loop: Loop) -> None:
     loop.commit(desk)
     loop._clear()
     for run in again:
-        dispatch.launch(loop.backend, loop.state, run, loop.checkpoints)
+        dispatch.launch(loop.backend, loop.state, run, loop.site)
     for run in _active(loop):
         if run.attempt is not None and run.attempt.stop is not None:
             dispatch.stop(loop.backend, run)
@@ -66,7 +66,7 @@ def now_and_then(loop: Loop, desk: Desk) -> None:
     loop.rounds += 1
     for run in live[start : start + LOOKED_AT]:
         if _look(loop, desk, run):
-            dispatch.launch(loop.backend, loop.state, run, loop.checkpoints)
+            dispatch.launch(loop.backend, loop.state, run, loop.site)
         elif run.attempt is not None and run.attempt.stop is not None and desk.state.runs.get(run.id) is run:
             dispatch.stop(loop.backend, run)
     _strays(loop)

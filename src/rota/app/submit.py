@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, authorise
+from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, Role, authorise
 from rota.app.commands import Rerun, Submit
 from rota.app.desk import Desk
-from rota.app.errors import Conflict, Full, Invalid
+from rota.app.errors import Conflict, Forbidden, Full, Invalid
 from rota.app.ports import KeyRecord
 from rota.core import codec
 from rota.core import events as e
@@ -42,6 +42,10 @@ def submit(desk: Desk, who: Principal, command: Submit) -> Run:
         if known.digest != digest:
             raise Conflict(f"key {command.key!r} was used for another request ({known.run_id}); use a new key", "key")
         return desk.any(known.run_id)
+    if command.spec.account not in (None, user) and who.role is not Role.ADMIN:
+        raise Forbidden(
+            f"account: {who.name} may run as {user}, not as {command.spec.account}; ask an admin", "account"
+        )
     for field, problem in _problems(desk, command.spec, HIGHEST_PRIORITY[who.role]):
         raise Invalid(f"{field}: {problem}", field)
     _room(desk, user)

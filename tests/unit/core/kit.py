@@ -156,7 +156,7 @@ class Lab:
         assert run.attempt is not None
         again = retry(exit, run, self.state.policy)
         final = {Cause.CANCELLED: RunState.CANCELLED, Cause.LOST: RunState.LOST}.get(exit.cause, RunState.FAILED)
-        held = gpu_count(run.attempt.placement) * (self.now - run.attempt.planned_at)
+        held = gpu_count(run.attempt.placement) * max(0.0, self.now - run.attempt.planned_at)
         self.tell(
             e.AttemptEnded(
                 at=self.now,

@@ -149,5 +149,6 @@ def order_frame(order: LaunchOrder) -> bytes:
         "log_cap_bytes": order.log_cap_bytes,
         "terminal": order.terminal,
         "confine": order.confine,
+        "checkpoint_dir": order.checkpoint_dir,
     }
     return frame(order.attempt_id, body)

@@ -67,7 +67,9 @@ class LocalBackend:
     def open(self, report: Callable[[Report], None]) -> None:
         self._report = report
         for name in ("", "attempts", "live", records.PRIVATE, "checkpoints"):
-            os.makedirs(f"{self._root}/{name}", mode=0o700, exist_ok=True)
+            # other accounts must reach their own checkpoints, and nothing else
+            mode = 0o711 if name in ("", "checkpoints") and os.geteuid() == 0 else 0o700
+            os.makedirs(f"{self._root}/{name}", mode=mode, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkfifo(f"{self._root}/nudge", 0o600)
         self._clear_tmp()

@@ -90,7 +90,20 @@ class Shim:
 
     # -- begin
 
+    def _make_checkpoint_dir(self, account: task.Account | None) -> None:
+        """Kept from attempt to attempt, so it may be there; it belongs to whoever runs the command."""
+        path = self.order["checkpoint_dir"]
+        if path is None:
+            return
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            return
+        if account is not None and account.privileged:
+            os.chown(path, account.uid, account.gid)
+
     def _launch_spawned(self) -> None:
+        self._make_checkpoint_dir(None)
         tick = procs.boottime()
         for rank in range(len(self.order["tasks"])):
             self.tasks[task.spawn(self.order, rank, self.log, self.house.home)] = rank
@@ -99,6 +112,7 @@ class Shim:
 
     def _launch_forked(self) -> None:
         account = task.Account(self.order["account"]) if self.order["account"] else None
+        self._make_checkpoint_dir(account)
         if account is not None and account.privileged:
             os.fchown(self.log, account.uid, account.gid)  # so that the job may open /dev/stderr
         if self.order["confine"]:
@@ -314,6 +328,11 @@ class Shim:
             pause = min(pause * 2, 0.1)
         if self.pump is not None:
             self.pump.close()
+        if self.order["checkpoint_dir"] is not None:
+            try:
+                os.rmdir(self.order["checkpoint_dir"])  # most runs leave it empty
+            except OSError:
+                pass
         for group in self.subgroups:
             confine.remove(group)
             if not group.startswith(f"{self.house.group}/"):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import click
@@ -50,6 +50,7 @@ def command(
     """
     from rota.app.commands import Submit
     from rota.app.errors import CannotStart, Refused
+    from rota.app.submit import ENV_NAME
     from rota.config import Settings
     from rota.core.resources import Request
     from rota.core.run import Spec
@@ -60,9 +61,9 @@ def command(
     spec = Spec(
         name=name or Path(command[0]).name or "run",
         argv=command,
-        workdir=os.getcwd(),
+        workdir=_here(),
         request=Request(gpus=gpus, nodes=wanted),
-        env=dict(os.environ),
+        env={name: value for name, value in os.environ.items() if ENV_NAME.fullmatch(name)},
         umask=umask,
         priority=priority,
         time_limit_s=limit_s,
@@ -87,35 +88,52 @@ def _me() -> Principal:
 
     from rota.app.authz import Principal, Role
 
-    return Principal(getpass.getuser(), Role.ADMIN)
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a number that has no name
+        name = f"uid{os.getuid()}"
+    return Principal(name, Role.ADMIN)
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise click.UsageError("the current directory is gone; change to one that is there") from None
 
 
 def _follow(service: Service, run_id: str) -> Run:
     """Copy the output as it comes until the run has ended."""
-    ended = Event()
-    outcome: list[Run] = []
+    from concurrent.futures import Future
+    from concurrent.futures import wait as futures_wait
+
+    from rota.app.errors import Refused
+
+    ended: Future[Run] = Future()
 
     def wait() -> None:
         try:
-            outcome.append(service.wait(run_id))
-        finally:
-            ended.set()
+            ended.set_result(service.wait(run_id))
+        except Refused as refusal:  # the server failed meanwhile; the job runs on
+            ended.set_exception(refusal)
 
     Thread(target=wait, daemon=True).start()
-    last = (0, 0)  # attempt, offset
+    out = sys.stdout.buffer if sys.stdout is not None else open(os.devnull, "wb")  # it may have been closed: >&-
+    attempt, offset = 1, 0
     while True:
-        over = ended.wait(0.02)
-        run = service.run(run_id)
-        offset = last[1] if last[0] == run.attempts_made else 0
-        chunk = service.log(run_id, offset)
-        while chunk.content:
-            sys.stdout.buffer.write(chunk.content)
+        over = not futures_wait([ended], 0.02).not_done
+        made = service.run(run_id).attempts_made
+        while attempt <= made:  # one that is followed by another has ended, so it is read to its end first
+            chunk = service.log(run_id, offset, attempt=attempt)
+            out.write(chunk.content)
             offset = chunk.offset + len(chunk.content)
-            chunk = service.log(run_id, offset)
-        sys.stdout.buffer.flush()
-        last = (run.attempts_made, offset)
+            if not chunk.content:
+                if attempt == made:
+                    break
+                attempt, offset = attempt + 1, 0
+        out.flush()
         if over:
-            return outcome[0] if outcome else run
+            return ended.result()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,7 +84,8 @@ def _show(service: Service) -> list[Run]:
         for event in events:
             words = _words(event, names)
             if words:
-                click.echo(f"{time.monotonic() - begun:6.2f} s  {words}")
+                with suppress(BrokenPipeError):  # our own next line meets it too, on a thread that may end
+                    click.echo(f"{time.monotonic() - begun:6.2f} s  {words}")
 
     service.subscribe(tell)
     ids = []

@@ -1,0 +1,105 @@
+"""`rota history`, `rota up`, `rota --version`."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from rota import __version__
+from tests.app.house import ANN, BOB
+
+
+def test_version_and_help(shell):
+    assert shell.rota("--version").stdout.decode() == f"rota, version {__version__}\n"
+    listed = shell.rota("--help").stdout.decode()
+    assert all(name in listed for name in ("local", "up", "history"))
+    for name in ("local", "up", "history"):
+        assert shell.rota(name, "--help").returncode == 0
+
+
+@pytest.mark.parametrize("args", [["nonsense"], ["--nonsense"], ["history", "extra"], ["up", "--nonsense"]])
+def test_what_is_no_command(shell, args):
+    assert shell.rota(*args).returncode == 2
+
+
+def test_history_before_anything_ran(shell):
+    done = shell.rota("history")
+    assert done.returncode == 75
+    assert b"nothing has run" in done.stderr
+    assert not shell.house.data.exists(), "looking makes nothing"
+
+
+def test_history_shows_what_ran_newest_first_and_who_used_what(shell):
+    house = shell.house.open()
+    first = house.submit("true", 2, name="first")
+    house.wait(first)
+    second = house.submit("exit 3", 1, BOB, name="second")
+    house.wait(second)
+    third = house.submit("true", held=True, name="third")
+    lines = shell.rota("history").stdout.decode().splitlines()  # beside a running server
+    assert [line.split()[0] for line in lines[1:4]] == [third, second, first]
+    assert "failed" in lines[2]
+    assert "(exit code 3)" in lines[2]
+    done = json.loads(shell.rota("history", "--json").stdout)
+    assert [row["id"] for row in done["runs"]] == [third, second, first]
+    assert done["runs"][1] == {
+        "id": second,
+        "name": "second",
+        "user": "bob",
+        "state": "failed",
+        "gpus": 1,
+        "why": "exit code 3",
+    }
+    usage = {row["user"]: row for row in done["usage"]}
+    assert usage["ann"]["attempts"] == usage["bob"]["attempts"] == 1
+    assert usage["ann"]["gpu_hours"] == pytest.approx(house.last_attempt(first).gpu_s / 3600)
+    assert len(json.loads(shell.rota("history", "--json", "--limit", "2").stdout)["runs"]) == 2
+    assert house.rota.run(first).user == ANN.name
+
+
+@pytest.mark.parametrize(
+    "args", [["--limit", "0"], ["--limit", "1001"], ["--days", "0"], ["--days", "-1"], ["--limit", "x"]]
+)
+def test_history_with_bad_options(shell, args):
+    assert shell.rota("history", *args).returncode == 2
+
+
+@pytest.mark.parametrize("days", ["1e308", "inf", "nan"])
+def test_history_of_an_odd_period(shell, days):
+    shell.local("--", "true")
+    assert shell.rota("history", "--days", days).returncode in (0, 2)
+
+
+def test_history_of_a_file_that_is_no_database(shell, tmp_path):
+    (tmp_path / "rota.db").write_bytes(b"x" * 4096)
+    done = shell.rota("history", "--data-dir", str(tmp_path))
+    assert done.returncode == 75
+    assert done.stderr.startswith(b"rota: ")
+
+
+def test_up_shows_rota_at_work(shell):
+    done = shell.rota("up", env={**shell.env, "TMPDIR": str(shell.where)})
+    said = done.stdout.decode()
+    assert done.returncode == 0, done.stderr
+    assert "SIMULATED" in said
+    for node in ("node1", "node2"):
+        for gpu in range(8):
+            assert f"\n{node}:{gpu}  " in said, "the chart has a row for every GPU"
+    assert "9 runs" in said
+    assert "exit code 3" in said
+    assert "why is gang-16" in said
+    assert [name for name in os.listdir(shell.where) if name.startswith("rota-up-")] == [], "nothing is left behind"
+
+
+def test_up_for_a_reader_that_leaves_early(shell):
+    with shell.start("up", env={**shell.env, "TMPDIR": str(shell.where)}) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+        code = process.wait(60)
+    assert "Traceback" not in said, said
+    assert code in (0, 1)
