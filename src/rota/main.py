@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pwd
@@ -58,6 +59,7 @@ def open_rota(settings: Settings) -> Iterator[Service]:
             loop.open()
         except StoreError as error:
             raise CannotStart(str(error)) from error
+        gc.freeze()  # what was loaded stays: no full collection should walk it again and again
         probe = _probe(settings)
         service.see_nodes(probe.nodes())
         done = Event()

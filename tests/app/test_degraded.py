@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -317,23 +318,35 @@ def test_a_full_disk_under_the_backend_is_not_the_end(house, act, monkeypatch):
 
 
 def test_futures_that_were_given_up_harm_nobody(shaky):
+    """Cancelled while they wait for their turn, in good times and in bad."""
     house, store = shaky
-    for error in (None, PASSING[0]):
-        store.append_error = error
-        for _ in range(20):
-            house.rota.send(ANN, Submit(house.spec("true"), held=True)).cancel()
-        if error is None:
-            house.submit("true", held=True)
-        else:
-            with pytest.raises(Unavailable):
-                house.submit("true")
-    store.append_error = None
+    for works in (True, False):
+        entered, go_on = Event(), Event()
+
+        def slow(*args: Any) -> None:
+            entered.set()  # noqa: B023
+            assert go_on.wait(PATIENCE_S)  # noqa: B023
+            if not works:  # noqa: B023
+                raise PASSING[0]
+            store.real.append(*args)
+
+        with patch.object(store, "append", slow):
+            first = house.rota.send(ANN, Submit(house.spec("true"), held=True))
+            assert entered.wait(PATIENCE_S)
+            given_up = [house.rota.send(ANN, Submit(house.spec("true"), held=True)) for _ in range(20)]
+            assert all(future.cancel() for future in given_up)
+            last = house.rota.send(ANN, Submit(house.spec("true"), held=True))
+            go_on.set()
+            for future in (first, last):
+                if works:
+                    assert future.result(PATIENCE_S).state is RunState.HELD
+                else:
+                    assert isinstance(future.exception(PATIENCE_S), Unavailable)
     healed(house)
+    assert len(house.events(e.RunSubmitted)) == 2
 
 
 def test_tidying_goes_between_two_turns_whatever_came_before_it_in_the_batch(house):
-    from threading import Event
-
     house.wait(house.submit("true"))
     busy = Event()
     holding = house.loop.call(lambda desk: busy.wait(60))

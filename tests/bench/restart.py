@@ -78,7 +78,8 @@ def _append(store, state: State, batch: list[e.Event]) -> None:
 def _one(state: State, number: int, at: float, *, ended: bool) -> list[e.Event]:
     run_id = f"{number:012x}"
     argv = ("/bin/sh", "-c", f"python train.py --lr 0.{number}")
-    spec = Spec(f"train-{number}", argv, "/tmp", Request(gpus=1 << number % 4), env={"SEED": str(number)})
+    env = {f"VARIABLE_{i}": f"value {i} of user {number % 15}" for i in range(20)}  # captured at submit, a user's own
+    spec = Spec(f"train-{number}", argv, "/tmp", Request(gpus=1 << number % 4), env=env)
     made: list[e.Event] = [
         e.RunSubmitted(
             at=at,

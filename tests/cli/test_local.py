@@ -96,7 +96,7 @@ def test_a_time_limit(shell):
     assert b"time limit of 0.2 s reached" in done.stderr
 
 
-# -- signals ------------------------------------------------------------------------------------------------------------
+# -- signals ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -132,7 +132,7 @@ def test_if_rota_is_killed_the_job_runs_on_and_the_next_one_finds_it(shell):
     assert {run.state for run in shell.house.rota.runs(RunFilter())} == {RunState.RUNNING, RunState.SUCCEEDED}
 
 
-# -- what cannot be -------------------------------------------------------------------------------------------------------
+# -- what cannot be ---------------------------------------------------------------------------------------------------
 
 
 def test_a_busy_data_directory(shell):

@@ -30,8 +30,8 @@ def replayed(log: list[e.Event]) -> State:
 @given(stories(max_size=50))
 def test_the_log_lived_again_gives_the_same_state(story):
     again = replayed(story.log)
-    again.wake(story.now)
-    story.state.wake(story.now)
+    again.wake(max(story.latest, story.state.at))
+    story.state.wake(max(story.latest, story.state.at))
     assert comparable(again) == comparable(story.state)
     assert {k: list(v) for k, v in again.history._known.items()} == {
         k: list(v) for k, v in story.state.history._known.items()
@@ -56,8 +56,8 @@ def test_the_indices_are_what_the_facts_say(story):
     loaded.nodes, loaded.usage = dict(story.state.nodes), dict(story.state.usage)
     loaded.runs = {run.id: run for run in story.state.runs.values() if run.state not in ENDED}
     loaded.index_all()
-    loaded.wake(story.now)
-    story.state.wake(story.now)
+    loaded.wake(max(story.latest, story.state.at))
+    story.state.wake(max(story.latest, story.state.at))
     assert check(loaded) == []
     for index in (3, 4, 5, 7, 8, 9):  # usage, loads, board, timeline, delayed, dependents
         assert facts(loaded)[index] == facts(story.state)[index]

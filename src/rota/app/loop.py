@@ -87,8 +87,8 @@ class Loop:
 
     def take_over(self) -> None:
         """Fence off every earlier server and find out what happened while nobody looked."""
+        self.state = self.store.load()  # first: a store that cannot be read is left as it was
         epoch = self.store.begin_epoch()
-        self.state = self.store.load()
         self._begun = (max(self.clock.now(), self.state.at), self.clock.tick())
         self.backend.open(self.report)
         reconcile.at_start(self, epoch)

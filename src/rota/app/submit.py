@@ -42,12 +42,12 @@ def submit(desk: Desk, who: Principal, command: Submit) -> Run:
         if known.digest != digest:
             raise Conflict(f"key {command.key!r} was used for another request ({known.run_id}); use a new key", "key")
         return desk.any(known.run_id)
+    for field, problem in _problems(desk, command.spec, HIGHEST_PRIORITY[who.role]):
+        raise Invalid(f"{field}: {problem}", field)
     if command.spec.account not in (None, user) and who.role is not Role.ADMIN:
         raise Forbidden(
             f"account: {who.name} may run as {user}, not as {command.spec.account}; ask an admin", "account"
         )
-    for field, problem in _problems(desk, command.spec, HIGHEST_PRIORITY[who.role]):
-        raise Invalid(f"{field}: {problem}", field)
     _room(desk, user)
     run_id = desk.new_id()
     while run_id in desk.state.runs:

@@ -60,6 +60,7 @@ class Lab:
     def __init__(self, *nodes: Node, policy: Policy | None = None, checked: bool = True) -> None:
         self.state = State()
         self.now = 0.0
+        self.latest = 0.0  # time a pass ever saw: what was let into the queue then stays there
         self.checked = checked
         self.log: list[e.Event] = []
         self.true_s: dict[str, float] = {}  # how long each run really takes
@@ -196,6 +197,7 @@ class Lab:
 
     # -- what is so -------------------------------------------------------------------------------------------------
     def snap(self) -> Snapshot:
+        self.latest = max(self.latest, self.now)
         return snapshot(self.state, self.now)
 
     def run(self, run_id: str) -> Run:

@@ -38,22 +38,27 @@ class NvmlProbe:
             raise NoGpus("the driver shows no GPU")
         self._last: Node | None = None
         self._asking: Thread | None = None
+        self._silent = False
 
     def nodes(self) -> Sequence[Node]:
-        answer: list[Node] = []
-        if self._asking is None or not self._asking.is_alive():
-            self._asking = Thread(target=lambda: answer.append(self._look()), name="rota-nvml", daemon=True)
+        if self._asking is None:
+            self._asking = Thread(target=self._ask, name="rota-nvml", daemon=True)
             self._asking.start()
-            self._asking.join(TIMEOUT_S)
-        if answer:
-            self._last = answer[0]
-        elif self._last is None:
-            raise NoGpus(f"NVML did not answer within {TIMEOUT_S:g} s")
-        else:
-            log.warning("NVML does not answer; no new work is given to this node's GPUs")
+        self._asking.join(TIMEOUT_S)
+        if not self._asking.is_alive():
+            self._asking, self._silent = None, False
+        elif not self._silent:
+            self._silent = True
+            log.warning("NVML does not answer; no new work is given to this node's GPUs until it does")
+        if self._last is None:
+            raise NoGpus(f"NVML gave no answer within {TIMEOUT_S:g} s")
+        if self._silent:
             unfit = tuple(replace(gpu, healthy=False, why="NVML does not answer") for gpu in self._last.gpus)
             return (replace(self._last, gpus=unfit),)
         return (self._last,)
+
+    def _ask(self) -> None:
+        self._last = self._look()
 
     def _look(self) -> Node:
         nvml = self._nvml

@@ -118,22 +118,26 @@ def _follow(service: Service, run_id: str) -> Run:
             ended.set_exception(refusal)
 
     Thread(target=wait, daemon=True).start()
-    out = sys.stdout.buffer if sys.stdout is not None else open(os.devnull, "wb")  # it may have been closed: >&-
     attempt, offset = 1, 0
     while True:
         over = not futures_wait([ended], 0.02).not_done
         made = service.run(run_id).attempts_made
         while attempt <= made:  # one that is followed by another has ended, so it is read to its end first
             chunk = service.log(run_id, offset, attempt=attempt)
-            out.write(chunk.content)
+            _show(chunk.content)
             offset = chunk.offset + len(chunk.content)
             if not chunk.content:
                 if attempt == made:
                     break
                 attempt, offset = attempt + 1, 0
-        out.flush()
         if over:
             return ended.result()
+
+
+def _show(content: bytes) -> None:
+    if sys.stdout is not None:  # it may have been closed: >&-
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
 
 
 @contextmanager
