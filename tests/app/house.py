@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -132,6 +133,23 @@ class House:
         """Runs until its gate is opened."""
         gate = Gate(self.where / f"gate-{os.urandom(4).hex()}")
         return self.submit(f"read x < {gate.path}; {after}", gpus, who, **more), gate
+
+    @contextlib.contextmanager
+    def occupied(self) -> Iterator[None]:
+        """The loop is busy: whatever is sent inside comes to it as one batch."""
+        begun, done = Event(), Event()
+
+        def hold(desk: object) -> None:
+            begun.set()
+            assert done.wait(PATIENCE_S)
+
+        held = self.loop.call(hold)
+        assert begun.wait(PATIENCE_S)
+        try:
+            yield
+        finally:
+            done.set()
+            held.result(PATIENCE_S)
 
     # -- looking ----------------------------------------------------------------------------------------------------
     def run(self, run_id: str) -> Run:

@@ -348,14 +348,11 @@ def test_futures_that_were_given_up_harm_nobody(shaky):
 
 def test_tidying_goes_between_two_turns_whatever_came_before_it_in_the_batch(house):
     house.wait(house.submit("true"))
-    busy = Event()
-    holding = house.loop.call(lambda desk: busy.wait(60))
-    house.rota.send(ANN, Submit(house.spec("true"), held=True))
     with ThreadPoolExecutor(1) as pool:
-        tidied = pool.submit(tidy, house.loop, Retention(events_days=-1.0, runs_days=400.0, logs_days=400.0))
-        until(lambda: len(house.loop._inbox) >= 2, "the tidying waits behind a submit")
-        busy.set()
-        holding.result(PATIENCE_S)
+        with house.occupied():
+            house.rota.send(ANN, Submit(house.spec("true"), held=True))
+            tidied = pool.submit(tidy, house.loop, Retention(events_days=-1.0, runs_days=400.0, logs_days=400.0))
+            until(lambda: len(house.loop._inbox) >= 2, "the tidying waits behind a submit")
         assert tidied.result(PATIENCE_S) > 0
     house.reopen()
     assert len(house.store.load().runs) == 1

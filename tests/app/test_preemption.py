@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from threading import Event
 
 import pytest
 
@@ -99,12 +98,9 @@ def test_after_a_preemption_the_rest_of_the_queue_is_looked_at_at_once(build, mo
     until(lambda: "ready" in house.output(stubborn), "the job has set its trap")
     house.running(3)
     house.in_state(stubborn, RunState.RUNNING)
-    busy = Event()
-    holding = house.loop.call(lambda desk: busy.wait(60))  # so that both come in one batch
-    wide = house.rota.send(ANN, Submit(house.spec("true", 4, priority=4)))
-    small = house.rota.send(ANN, Submit(house.spec("true", 1, priority=2, time_limit_s=1000.0)))
-    busy.set()
-    holding.result(60)
+    with house.occupied():
+        wide = house.rota.send(ANN, Submit(house.spec("true", 4, priority=4)))
+        small = house.rota.send(ANN, Submit(house.spec("true", 1, priority=2, time_limit_s=1000.0)))
     wide_id, small_id = wide.result(60).id, small.result(60).id
     until(lambda: house.store.attempts(small_id), "the small run has been started without waiting for the victim", 30)
     assert house.run(wide_id).state is RunState.QUEUED

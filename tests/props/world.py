@@ -24,6 +24,7 @@ from rota.core.resources import Placement, bits
 from rota.core.retry import RetryDecision, retry
 from rota.core.run import ACTIVE, ENDED, Cause, Dependency, Exit, Run, RunState, When
 from tests.props.stories import CLUSTERS, REQUESTS, USERS, Picker, policy_of
+from tests.props.test_decide import sound
 from tests.unit.core.kit import OK, Lab, broken
 
 RECONCILE_S = 30.0
@@ -52,6 +53,7 @@ class World(Lab):
         self.tombs: set[str] = set()  # stopped before they were claimed
         self.stale: Plan | None = None  # a plan that somebody thinks about too long
         self.retired = 0
+        self.passes = 0
 
     # -- the run of things ------------------------------------------------------------------------------------------
     def live(self, events: int) -> None:
@@ -113,7 +115,8 @@ class World(Lab):
         if self.stale is not None:
             plan, self.stale = self.stale, None
         else:
-            plan = self.plan()
+            self.passes += 1
+            plan = sound(self) if self.passes % 10 == 0 else self.plan()
             if self.faults and self.chance.random() < 0.1:
                 self.stale = plan
                 return

@@ -26,9 +26,10 @@ def reserve(
     when enough nodes have enough GPUs for the first time, and then at each further node.
     """
     share, nodes = _least(request, board)
-    later = board.copy()
-    index, free = board.layout.index, [mask.bit_count() for mask in board.free]
-    ready = sum(count >= share for count in free)
+    index, fit = board.layout.index, board.layout.fits(request)
+    free = [mask & good for mask, good in zip(board.free, fit, strict=True)]
+    ready = sum(mask.bit_count() >= share for mask in free)
+    later: Board | None = None
     pending: list[Placement] = []
     for end, placement in _ends(snap, started):
         pending.append(placement)
@@ -38,14 +39,17 @@ def reserve(
             if n < 0:
                 continue
             before = free[n]
-            free[n] = after = before + part.gpus.bit_count()
-            if after >= share:
+            free[n] = after = before | (part.gpus & fit[n])
+            if after.bit_count() >= share:
                 news = True
-                ready += before < share
+                ready += before.bit_count() < share
         if not news or ready < nodes:
             continue
-        for given in pending:
-            later.give(given)
+        if later is None:
+            later = board.after(pending)
+        else:
+            for given in pending:
+                later.give(given)
         pending.clear()
         spot = place(later, request)
         if spot is not None:

@@ -32,6 +32,7 @@ class Layout:
         self.nodes: tuple[Node, ...] = tuple(nodes)
         self.index = {node.id: n for n, node in enumerate(self.nodes)}
         self.usable = [node.usable for node in self.nodes]
+        self.open = [n for n, node in enumerate(self.nodes) if node.alive and not node.drained]
         kinds: dict[Kind, int] = {}
         self.kind_of: list[int] = []
         for node in self.nodes:
@@ -40,6 +41,7 @@ class Layout:
         self.kinds = tuple(kinds)
         self.max_gpus = max((len(kind.gpus) for kind in self.kinds), default=0)
         self._eligible: dict[Request, tuple[tuple[int, int], ...]] = {}
+        self._fits: dict[Request, list[int]] = {}
         self.possible: dict[Request, bool] = {}  # memo of place.could_ever_fit
 
     def eligible(self, request: Request) -> tuple[tuple[int, int], ...]:
@@ -51,6 +53,18 @@ class Layout:
             if len(self._eligible) > 10_000:  # shapes come from users: keep the memo bounded
                 self._eligible.clear()
             self._eligible[request] = known
+        return known
+
+    def fits(self, request: Request) -> list[int]:
+        """For each node the bits of the GPUs that may be given out and qualify."""
+        known = self._fits.get(request)
+        if known is None:
+            masks = dict(self.eligible(request))
+            if len(self._fits) > 100:  # a list over all nodes each
+                self._fits.clear()
+            known = self._fits[request] = [
+                usable & masks.get(kind, 0) for usable, kind in zip(self.usable, self.kind_of, strict=True)
+            ]
         return known
 
 
@@ -67,13 +81,16 @@ class Board:
         self.free: list[int] = list(layout.usable)
         self.cpus: list[int] = [node.cpus for node in layout.nodes]
         self.memory_kib: list[int] = [kib(node.memory_gb) for node in layout.nodes]
-        self.buckets: list[list[int]] = [[0] * (layout.max_gpus + 1) for _ in layout.kinds]
-        self.free_gpus = 0
-        for n, node in enumerate(layout.nodes):
-            if node.alive and not node.drained:
-                count = self.free[n].bit_count()
-                self.buckets[layout.kind_of[n]][count] |= 1 << n
-                self.free_gpus += count
+        self._fill_buckets()
+
+    def _fill_buckets(self) -> None:
+        layout = self.layout
+        counts = [mask.bit_count() for mask in self.free]
+        self.free_gpus = sum(counts[n] for n in layout.open)
+        members: list[list[list[int]]] = [[[] for _ in range(layout.max_gpus + 1)] for _ in layout.kinds]
+        for n in layout.open:
+            members[layout.kind_of[n]][counts[n]].append(n)
+        self.buckets: list[list[int]] = [[mask_of(nodes) for nodes in bucket] for bucket in members]
 
     def copy(self) -> Board:
         twin = Board.__new__(Board)
@@ -91,8 +108,9 @@ class Board:
             if n is None:  # as below
                 continue
             self._set_free(n, self.free[n] & ~part.gpus)
-            self.cpus[n] -= part.cpus
-            self.memory_kib[n] -= kib(part.memory_gb)
+            if part.cpus or part.memory_gb:
+                self.cpus[n] -= part.cpus
+                self.memory_kib[n] -= kib(part.memory_gb)
 
     def give(self, placement: Placement) -> None:
         for part in placement:
@@ -100,8 +118,27 @@ class Board:
             if n is None:  # the node was removed while its work was dying
                 continue
             self._set_free(n, self.free[n] | (part.gpus & self.layout.usable[n]))
-            self.cpus[n] += part.cpus
-            self.memory_kib[n] += kib(part.memory_gb)
+            if part.cpus or part.memory_gb:
+                self.cpus[n] += part.cpus
+                self.memory_kib[n] += kib(part.memory_gb)
+
+    def after(self, given: Iterable[Placement]) -> Board:
+        """A copy with all of these given back: one pass over the nodes instead of one move of buckets for each."""
+        twin = Board.__new__(Board)
+        twin.layout = self.layout
+        twin.free, twin.cpus, twin.memory_kib = self.free.copy(), self.cpus.copy(), self.memory_kib.copy()
+        index, usable, free = self.layout.index, self.layout.usable, twin.free
+        for placement in given:
+            for part in placement:
+                n = index.get(part.node)
+                if n is None:
+                    continue
+                free[n] |= part.gpus & usable[n]
+                if part.cpus or part.memory_gb:
+                    twin.cpus[n] += part.cpus
+                    twin.memory_kib[n] += kib(part.memory_gb)
+        twin._fill_buckets()
+        return twin
 
     def holds(self, part: Slice) -> bool:
         """Are these very GPUs free, and the CPUs and memory with them?"""

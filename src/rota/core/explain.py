@@ -6,9 +6,11 @@ The answers come from the functions the pass itself uses (place, reserve, over, 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from rota.core import order
 from rota.core.backfill import outside, reserve
 from rota.core.decide import bound_s, decide
 from rota.core.forecast import planned
@@ -185,12 +187,11 @@ def _holders(snap: Snapshot, placement: Placement) -> tuple[str, ...]:
 
 
 def _hint(state: State, snap: Snapshot, run: Run, plan: Plan) -> str:
-    """The first change that helps; each is tried out on a copy, so that what is promised holds."""
-    world: State | None = None
+    """The first change that helps; each is tried out, so that what is promised holds."""
     for text, changed in _changes(snap, run, plan):
-        world = world or state.fork()
-        world.put(changed)
-        if _starts(decide(snapshot(world, snap.now)), run.id):
+        queue = snap.queue.instead(run.id, changed.spec.request, order.key(snap.policy, changed))
+        other = replace(snap, queue=queue, runs=ChainMap({run.id: changed}, state.runs))
+        if _starts(decide(other), run.id):
             return text
     return ""
 

@@ -67,6 +67,22 @@ class Queue:
             twin._where[run_id] = (twin._lanes[lane.user, lane.request], key)
         return twin
 
+    def instead(self, run_id: str, request: Request, key: Key) -> Queue:
+        """As if one run stood elsewhere: a view for one decision. Everything else is shared, so it costs little."""
+        old, was = self._where[run_id]
+        view = Queue()
+        view._where, view._shapes = self._where, {**self._shapes}
+        view._lanes = dict(self._lanes)
+        rest = [entry for entry in old.runs if entry != (was, run_id)]
+        view._lanes[old.user, old.request] = Lane(old.user, old.request, old.shape, rest)
+        new = view._lanes.get((old.user, request))
+        shape = view._shapes.setdefault(request, len(view._shapes))
+        runs = sorted([*(new.runs if new else ()), (key, run_id)])
+        view._lanes[old.user, request] = Lane(old.user, request, shape, runs)
+        if not rest and request != old.request:
+            del view._lanes[old.user, old.request]
+        return view
+
     def key_of(self, run_id: str) -> Key:
         return self._where[run_id][1]
 

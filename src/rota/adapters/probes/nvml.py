@@ -38,27 +38,32 @@ class NvmlProbe:
             raise NoGpus("the driver shows no GPU")
         self._last: Node | None = None
         self._asking: Thread | None = None
-        self._silent = False
+        self._trouble = self._said = ""
 
     def nodes(self) -> Sequence[Node]:
         if self._asking is None:
             self._asking = Thread(target=self._ask, name="rota-nvml", daemon=True)
             self._asking.start()
         self._asking.join(TIMEOUT_S)
-        if not self._asking.is_alive():
-            self._asking, self._silent = None, False
-        elif not self._silent:
-            self._silent = True
-            log.warning("NVML does not answer; no new work is given to this node's GPUs until it does")
+        if self._asking.is_alive():
+            trouble = "NVML does not answer"
+        else:
+            self._asking, trouble = None, self._trouble
+        if trouble and trouble != self._said:
+            log.warning("%s: no new work is given to this node's GPUs until that is over", trouble)
+        self._said = trouble
         if self._last is None:
-            raise NoGpus(f"NVML gave no answer within {TIMEOUT_S:g} s")
-        if self._silent:
-            unfit = tuple(replace(gpu, healthy=False, why="NVML does not answer") for gpu in self._last.gpus)
+            raise NoGpus(trouble)
+        if trouble:
+            unfit = tuple(replace(gpu, healthy=False, why=trouble) for gpu in self._last.gpus)
             return (replace(self._last, gpus=unfit),)
         return (self._last,)
 
     def _ask(self) -> None:
-        self._last = self._look()
+        try:
+            self._last, self._trouble = self._look(), ""
+        except self._nvml.NVMLError as error:
+            self._trouble = str(error)
 
     def _look(self) -> Node:
         nvml = self._nvml
