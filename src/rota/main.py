@@ -37,20 +37,14 @@ def open_rota(settings: Settings) -> Iterator[Service]:
     with ExitStack() as stack:
         data_dir, store = _open_files(settings, stack)
         backend = LocalBackend(data_dir.path)
-        failed = Event()
         service: Service
-
-        def on_fatal(error: BaseException) -> None:
-            failed.set()
-            service.abandon(error)
-
         loop = Loop(
             store,
             backend,
             clock=SystemClock(),
             new_id=_new_id,
             site=Site(str(data_dir.path / "checkpoints"), _own_env()),
-            on_fatal=on_fatal,
+            on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
         )
         service = Service(loop)
         stack.callback(service.abandon, Unavailable("it was closed"))

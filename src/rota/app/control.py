@@ -39,6 +39,7 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
                 cause=Cause.CANCELLED,
                 signal=SIGTERM,
                 grace_s=grace_s,
+                why=command.why,
             )
         )
     return desk.state.runs[run.id]

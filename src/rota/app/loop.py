@@ -29,7 +29,7 @@ from rota.app.settle import settle
 from rota.core import events as e
 from rota.core.decide import decide
 from rota.core.ids import attempt_id
-from rota.core.run import ENDED, Cause
+from rota.core.run import ENDED, Cause, Run
 from rota.core.snapshot import snapshot
 from rota.core.state import State
 
@@ -70,6 +70,7 @@ class Loop:
         self.state = State()
         self.subscribers: list[Subscriber] = []
         self.degraded = ""  # why nothing can be written just now
+        self.durable: dict[str, Run] = {}  # live runs as other threads may see them: nothing that is not on disk
         self._astray = False  # memory may be ahead of the store
         self._inbox: deque[Item | Report] = deque()
         self._waker = Condition()
@@ -87,7 +88,7 @@ class Loop:
 
     def take_over(self) -> None:
         """Fence off every earlier server and find out what happened while nobody looked."""
-        self.state = self.store.load()  # first: a store that cannot be read is left as it was
+        self._load()  # first: a store that cannot be read is left as it was
         epoch = self.store.begin_epoch()
         self._begun = (max(self.clock.now(), self.state.at), self.clock.tick())
         self.backend.open(self.report)
@@ -120,8 +121,9 @@ class Loop:
     def report(self, report: Report) -> None:
         """News from a backend. Never refused: what is not taken in now is found again by reconcile."""
         with self._waker:
-            self._inbox.append(report)
-            self._waker.notify()
+            if not self._closing:
+                self._inbox.append(report)
+                self._waker.notify()
 
     def close(self) -> None:
         """Finish what has come in and stop. Running work runs on."""
@@ -181,7 +183,8 @@ class Loop:
                 self._handle(desk, item, answers)
             else:
                 settle(desk, item)
-        if self.clock.tick() >= self._next_reconcile:
+        look = self.clock.tick() >= self._next_reconcile
+        if look:
             self._next_reconcile = self.clock.tick() + RECONCILE_S
             with self._despite_os_errors():
                 reconcile.now_and_then(self, desk)
@@ -198,6 +201,9 @@ class Loop:
         for future, answer in answers:
             future.set_result(answer)
         self._act(desk)
+        if look:
+            with self._despite_os_errors():
+                reconcile.act_again(self)
         for item in batch:
             if isinstance(item, Ended):
                 with self._despite_os_errors():
@@ -264,7 +270,7 @@ class Loop:
 
     def _act(self, desk: Desk) -> None:
         """Effects of what is now durable. Each may be repeated after a crash without harm."""
-        self._clear()
+        self.settle_down()
         for event in desk.events:
             run = self.state.runs.get(event.run_id) if isinstance(event, e.RunEvent) else None
             if run is None or run.attempt is None:
@@ -294,11 +300,19 @@ class Loop:
         except OSError as error:
             log.error("the backend could not do it now: %s", error)
 
-    def _clear(self) -> None:
+    def settle_down(self) -> None:
+        """The batch is durable: show it, and let what has ended leave memory."""
         for run in self.state.touched.values():
             if run.state in ENDED:
                 self.state.retire(run.id)
+                self.durable.pop(run.id, None)
+            else:
+                self.durable[run.id] = run
         self.state.touched.clear()
+
+    def _load(self) -> None:
+        self.state = self.store.load()
+        self.durable = dict(self.state.runs)
 
     # -- when the store does not take it ----------------------------------------------------------------------------
     def _degrade(self, error: StoreError, waiting: Sequence[Future[Any]]) -> None:
@@ -313,12 +327,12 @@ class Loop:
         """Try to write; on success everything missed meanwhile is found by reconcile."""
         try:
             if self._astray:
-                self.state = self.store.load()
+                self._load()
             self._astray = True
             desk = Desk(self.state, self.store, self.now(), self.clock.tick(), self.new_id)
             desk.write(e.ServerStarted(at=desk.now, epoch=self.state.epoch, boot_id=self.state.boot_id))
             self.commit(desk)
-            self._clear()
+            self.settle_down()
             reconcile.everything(self)
         except (Fenced, StoreBroken):
             raise
@@ -335,7 +349,7 @@ class Loop:
         self._next_reconcile = self.clock.tick() + RETRY_STORE_S
         self._astray = True
         with suppress(StoreBusy, StoreFull):  # not even readable: until it is, memory shows what may not be durable
-            self.state = self.store.load()
+            self._load()
             self._astray = False
 
     def _turn_away(self, batch: Sequence[Item | Report]) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOKED_AT = 200  # attempts per periodic round: a round must stay short
+ROUND_S = 1.0
 
 
 def at_start(loop: Loop, epoch: int) -> None:
@@ -41,53 +42,59 @@ def at_start(loop: Loop, epoch: int) -> None:
             exit = seen if isinstance(seen, Exit) and seen.cause is not Cause.NEVER_STARTED else None
             settle_from_before_reboot(desk, run, run.attempt, exit, last_seen)
     loop.commit(desk)
-    loop._clear()
+    loop.settle_down()
     everything(loop)
 
 
 def everything(loop: Loop) -> None:
-    """All live attempts and all strays, with effects at once: nothing else is going on."""
+    """All live attempts and all strays: before the loop begins, and after trouble."""
     desk = _desk(loop)
-    again = [run for run in _active(loop) if _look(loop, desk, run)]
-    loop.commit(desk)
-    loop._clear()
-    for run in again:
-        dispatch.launch(loop.backend, loop.state, run, loop.site)
     for run in _active(loop):
-        if run.attempt is not None and run.attempt.stop is not None:
-            dispatch.stop(loop.backend, run)
-    _strays(loop)
+        _look(loop, desk, run)
+    loop.commit(desk)
+    loop.settle_down()
+    act_again(loop)
 
 
 def now_and_then(loop: Loop, desk: Desk) -> None:
-    """A bounded round over the attempts that have been looked at least recently, for news that never came."""
+    """A bounded round over some of the attempts, for news that never came. Only looks: `act_again` comes after the
+    commit."""
     live = _active(loop)
     start = loop.rounds * LOOKED_AT % max(1, len(live))
     loop.rounds += 1
+    until = loop.clock.tick() + ROUND_S
     for run in live[start : start + LOOKED_AT]:
-        if _look(loop, desk, run):
-            dispatch.launch(loop.backend, loop.state, run, loop.site)
-        elif run.attempt is not None and run.attempt.stop is not None and desk.state.runs.get(run.id) is run:
+        _look(loop, desk, run)
+        if loop.clock.tick() > until:
+            break
+
+
+def act_again(loop: Loop) -> None:
+    """Whatever is recorded and may not have been done: harmless where it was."""
+    for run in _active(loop):
+        attempt = run.attempt
+        assert attempt is not None
+        if attempt.stop is not None:
             dispatch.stop(loop.backend, run)
+        elif run.state is RunState.STARTING and isinstance(loop.backend.observe(attempt.id), Absent):
+            dispatch.launch(loop.backend, loop.state, run, loop.site)
     _strays(loop)
 
 
-def _look(loop: Loop, desk: Desk, run: Run) -> bool:
-    """Settle one attempt by what is there. True = it was never begun and can be launched under the same id."""
+def _look(loop: Loop, desk: Desk, run: Run) -> None:
+    """Settle one attempt by what is there."""
     attempt = run.attempt
     assert attempt is not None
     seen = loop.backend.observe(attempt.id)
     match seen:
         case Absent():
-            if run.state is RunState.STARTING:
-                return attempt.stop is None
-            settle(desk, Ended(attempt.id, Exit(Cause.LOST, message="its record has vanished")))
+            if run.state is RunState.RUNNING:
+                settle(desk, Ended(attempt.id, Exit(Cause.LOST, message="its record has vanished")))
         case Live(pid):
             if pid is not None:
                 settle(desk, Started(attempt.id, pid))
         case Exit():
             settle(desk, Ended(attempt.id, seen))
-    return False
 
 
 def _strays(loop: Loop) -> None:

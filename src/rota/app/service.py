@@ -65,7 +65,7 @@ class Service:
         return future.result()
 
     def run(self, run_id: str) -> Run:
-        run = self._loop.state.runs.get(run_id) or self._loop.store.run(run_id)
+        run = self._loop.durable.get(run_id) or self._loop.store.run(run_id)
         if run is None:
             raise NotFound(f"no run {run_id[:50]!r}", "run_id")
         return run

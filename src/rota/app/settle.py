@@ -67,7 +67,7 @@ def _what_next(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> RetryDecis
     stop = attempt.stop
     if stop is not None and not exit.ok:
         if stop.cause is Cause.CANCELLED:
-            return RetryDecision(False, f"cancelled by {stop.by}")
+            return RetryDecision(False, stop.why or f"cancelled by {stop.by}")
         if stop.cause is Cause.PREEMPTED and exit.cause in (Cause.NEVER_STARTED, Cause.PREEMPTED, Cause.LOST):
             return RetryDecision(True, f"preempted for {stop.for_run}" if stop.for_run else "preempted")
     return retry(exit, run, desk.state.policy)

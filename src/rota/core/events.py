@@ -85,6 +85,7 @@ class StopRequested(RunEvent):
     signal: int
     grace_s: float
     for_run: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -55,6 +54,7 @@ class Policy:
         return self.user_limits.get(user, self.limits)
 
 
+LARGEST = 1e12
 _AT_LEAST: Mapping[str, float] = {
     "backfill_depth": 0,
     "max_concurrent": 0,
@@ -73,10 +73,10 @@ def problems(policy: Policy) -> list[str]:
     found = []
     for name, least in _AT_LEAST.items():
         value = getattr(policy, name)
-        if not math.isfinite(value) or value < least:
-            found.append(f"{name}: {value} is out of range, use {least:g} or more")
+        if not least <= value <= LARGEST:  # NaN is not
+            found.append(f"{name}: {value} is out of range, use {least:g} to {LARGEST:g}")
     for who, limits in [("limits", policy.limits), *((f"user_limits[{u}]", x) for u, x in policy.user_limits.items())]:
         for name in ("running", "gpus", "queued"):
-            if getattr(limits, name) < 0:
-                found.append(f"{who}.{name}: {getattr(limits, name)} is negative, use 0 for no limit")
+            if not 0 <= getattr(limits, name) <= LARGEST:
+                found.append(f"{who}.{name}: {getattr(limits, name)} is out of range, use 0 for no limit")
     return found

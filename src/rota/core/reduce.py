@@ -111,7 +111,7 @@ def _started(state: State, event: e.AttemptStarted) -> None:
 
 def _stop_requested(state: State, event: e.StopRequested) -> None:
     run, attempt = _live(state, event.run_id, event.attempt_id)
-    stop = Stop(event.cause, event.at, event.by, event.signal, event.grace_s, event.for_run)
+    stop = Stop(event.cause, event.at, event.by, event.signal, event.grace_s, event.for_run, event.why)
     end = min(attempt.expected_end, event.at + event.grace_s) if attempt.expected_end > event.at else event.at
     state.put(replace(run, attempt=replace(attempt, stop=stop, expected_end=end)))
 

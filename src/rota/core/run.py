@@ -130,6 +130,7 @@ class Stop:
     signal: int
     grace_s: float
     for_run: str = ""  # preemption: who gets the GPUs
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

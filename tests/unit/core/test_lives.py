@@ -11,6 +11,7 @@ from rota.core.check import check
 from rota.core.policy import Policy
 from rota.core.reduce import reduce
 from rota.core.run import KEPT_ATTEMPTS, Cause, Dependency, Exit, RunState, When, satisfied
+from rota.core.timeline import Timeline
 from tests.unit.core.kit import HIGH, OK, Lab, broken, node, two_by_eight
 
 ENDS = {
@@ -240,6 +241,16 @@ def test_time_in_the_log_never_goes_back():
     assert lab.snap().now == 86_400
     assert lab.run(run).past[0].gpu_s == 5
     assert check(lab.state) == []
+
+
+def test_the_timeline_knows_one_end_of_each_run_and_forgets_what_it_never_knew():
+    line = Timeline()
+    line.put("x", 5.0)
+    line.put("y", 4.0)
+    line.put("x", 3.0)
+    line.drop("z")
+    assert list(line) == [(3.0, "x"), (4.0, "y")]
+    assert (line.first(), len(line)) == ((3.0, "x"), 2)
 
 
 def test_the_house_remembers_who_runs_it():

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from rota.cli.options import data_dir_option
+from rota.cli.render import plain
 
 
 @click.command()
@@ -52,7 +53,8 @@ def command(limit: int, days: float, as_json: bool, data_dir: Path) -> None:
     click.echo(f"{'RUN':12}  {'STATE':9}  {'GPUS':>4}  {'USER':12}  NAME")
     for run in runs:
         why = f"  ({run.why})" if run.why else ""
-        click.echo(f"{run.id}  {run.state:9}  {run.spec.request.gpus:>4}  {run.user:12.12}  {run.spec.name}{why}")
+        what = plain(run.spec.name + why)
+        click.echo(f"{run.id}  {run.state:9}  {run.spec.request.gpus:>4}  {plain(run.user):12.12}  {what}")
     click.echo(f"\n{'USER':12}  {'ATTEMPTS':>8}  GPU-HOURS in {days:g} days")
     for total in totals:
-        click.echo(f"{total.user:12.12}  {total.attempts:>8}  {total.gpu_s / 3600:.3f}")
+        click.echo(f"{plain(total.user):12.12}  {total.attempts:>8}  {total.gpu_s / 3600:.3f}")

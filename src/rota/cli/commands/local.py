@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rota.core.run import Run
 
 TRY_AGAIN = 75
+ENDED_BY_ROTA = {"time_limit": 124, "cancelled": 130, "preempted": TRY_AGAIN}
 
 
 @click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
@@ -48,8 +49,8 @@ def command(
     rota local -G 2 -- python train.py
     rota local -G 1 -- sh -c 'echo my GPU is $CUDA_VISIBLE_DEVICES'
     """
-    from rota.app.commands import Submit
-    from rota.app.errors import CannotStart, Refused
+    from rota.app.commands import Cancel, Submit
+    from rota.app.errors import CannotStart, Conflict, Refused
     from rota.app.submit import ENV_NAME
     from rota.config import Settings
     from rota.core.resources import Request
@@ -73,7 +74,14 @@ def command(
             who = _me()
             run: Run = service.do(who, Submit(spec))
             with _signals(service, run.id):
-                ended = _follow(service, run.id)
+                try:
+                    ended = _follow(service, run.id)
+                except BrokenPipeError:  # nobody reads any more: it would have died of SIGPIPE, as in any pipe
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                    with suppress(Conflict):  # it had just ended
+                        service.do(who, Cancel(run.id, why="nobody reads its output any more"))
+                    service.wait(run.id)
+                    sys.exit(128 + signal.SIGPIPE)
     except CannotStart as error:
         click.echo(f"rota: {error}", err=True)
         sys.exit(TRY_AGAIN)
@@ -169,6 +177,8 @@ def _status(run: Run) -> int:
         click.echo(f"rota: {run.id} {run.state}: {run.why}", err=True)
     if last is None:
         return TRY_AGAIN
-    if last.code is not None:
+    if last.code is not None and (last.code or run.state.value == "succeeded"):
         return last.code
+    if last.signal is None and last.cause in ENDED_BY_ROTA:  # it left politely: not a success all the same
+        return ENDED_BY_ROTA[last.cause]
     return 128 + last.signal if last.signal is not None else TRY_AGAIN
