@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
+from rota.adapters.backends import terminal
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.clock import SystemClock
 from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
@@ -19,7 +20,7 @@ from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.store.open import open_store
 from rota.app.dispatch import Site
-from rota.app.errors import CannotStart, Refused, Unavailable
+from rota.app.errors import CannotStart, Conflict, NotFound, Refused, Unavailable
 from rota.app.loop import Loop
 from rota.app.ports import Probe, Store, StoreError
 from rota.app.retention import Retention, tidy
@@ -77,6 +78,24 @@ def read_store(data_dir: Path) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def attach(data_dir: Path, run_id: str, *, tmux: bool = False) -> str:
+    """Join this terminal to a live run's, or open a tmux window on it. How it ended: "detached", "ended", "opened"."""
+    with read_store(data_dir) as store:
+        run = store.run(run_id)
+    if run is None:
+        raise NotFound(f"no run {run_id[:50]!r} in {data_dir}; see: rota history", "run_id")
+    if run.attempt is None:
+        raise Conflict(f"run {run_id} is {run.state}: there is nothing to attach to")
+    root = data_dir.expanduser()
+    try:
+        if tmux:
+            terminal.tmux_window(root, run.attempt.id)
+            return "opened a tmux window"
+        return terminal.attach(root, run.attempt.id)
+    except terminal.NoTerminal as error:
+        raise Conflict(f"{error}; start runs with --terminal to attach to them") from error
 
 
 def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:

@@ -11,6 +11,7 @@ from rota import __version__
 # name -> (module under rota.cli.commands, one line for the list)
 COMMANDS = {
     "local": ("local", "Run one command on this machine's GPUs through the queue, and wait for it."),
+    "attach": ("attach", "Look into a run that has a terminal."),
     "up": ("up", "Show Rota at work: a short demonstration on a simulated 2 x 8 cluster."),
     "history": ("history", "What ran from this data directory, and who used how much."),
 }

@@ -30,6 +30,7 @@ ENDED_BY_ROTA = {"time_limit": 124, "cancelled": 130, "preempted": TRY_AGAIN}
 @click.option("-J", "--name", default="", help="A name for the run.")
 @click.option("-t", "--time", "limit_s", type=float, default=None, help="Time limit in seconds.")
 @click.option("-p", "--priority", type=click.IntRange(1, 4), default=2, show_default=True)
+@click.option("--terminal", is_flag=True, help="Give it a terminal that `rota attach` can look into.")
 @nodes_option
 @data_dir_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -39,6 +40,7 @@ def command(
     name: str,
     limit_s: float | None,
     priority: int,
+    terminal: bool,
     cluster: str,
     data_dir: Path,
     command: tuple[str, ...],
@@ -68,6 +70,7 @@ def command(
         umask=umask,
         priority=priority,
         time_limit_s=limit_s,
+        terminal=terminal,
     )
     try:
         with open_rota(Settings(data_dir, simulated=parse_cluster(cluster))) as service:

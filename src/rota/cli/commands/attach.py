@@ -1,0 +1,27 @@
+"""`rota attach`: keyboard and screen of a run that was started with a terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from rota.cli.options import data_dir_option
+
+
+@click.command()
+@click.option("--tmux", is_flag=True, help="In a new tmux window instead of here.")
+@data_dir_option
+@click.argument("run_id")
+def command(run_id: str, tmux: bool, data_dir: Path) -> None:
+    """Look into RUN_ID, started with `rota local --terminal`. Ctrl-] leaves; the run goes on."""
+    from rota.app.errors import CannotStart, Refused
+    from rota.main import attach
+
+    try:
+        how = attach(data_dir, run_id, tmux=tmux)
+    except (CannotStart, Refused) as error:
+        click.echo(f"rota: {error}", err=True)
+        sys.exit(75)
+    click.echo(f"\r\nrota: {how}", err=True)

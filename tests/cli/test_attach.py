@@ -1,0 +1,48 @@
+"""`rota attach`: words go in, words come out, and leaving changes nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import IO
+
+from tests.backends.helpers import wait_for
+from tests.cli.rota import Shell, ends
+
+
+def run_id_of(shell: Shell) -> str:
+    match = re.search(rb"^([0-9a-f]{12})  running", shell.rota("history").stdout, re.MULTILINE)
+    return match[1].decode() if match else ""
+
+
+def typed(where: Path, text: bytes) -> IO[bytes]:
+    (where / "typed").write_bytes(text)
+    return (where / "typed").open("rb")
+
+
+def test_a_word_typed_into_a_run_with_a_terminal(shell: Shell, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    line = f"test -t 0 && read word && echo $word > {told}"
+    with shell.start("local", "--simulate", "1x1", "--terminal", "--", "sh", "-c", line) as process:
+        run_id = wait_for(lambda: run_id_of(shell), "the run to be running")
+        with typed(tmp_path, b"hello\n") as stdin:
+            answer = shell.rota("attach", run_id, stdin=stdin)
+        code, _ = ends(process)
+    assert answer.returncode == 0, answer
+    assert (code, told.read_text()) == (0, "hello\n")
+
+
+def test_a_run_without_a_terminal_says_what_to_do(shell: Shell) -> None:
+    with shell.start("local", "--simulate", "1x1", "--", "sleep", "30") as process:
+        run_id = wait_for(lambda: run_id_of(shell), "the run to be running")
+        answer = shell.rota("attach", run_id)
+        process.terminate()
+        ends(process)
+    assert answer.returncode == 75
+    assert b"start runs with --terminal" in answer.stderr
+
+
+def test_an_unknown_run(shell: Shell) -> None:
+    shell.rota("local", "--simulate", "1x1", "--", "true")
+    answer = shell.rota("attach", "000000000000")
+    assert answer.returncode == 75 and b"no run" in answer.stderr
