@@ -1,4 +1,4 @@
-"""`make bench`: every figure beside a peer or a physical limit taken in the same run, since machines differ and are noisy.
+"""`make bench`: every figure beside a peer or a physical limit taken in the same run, for machines are noisy.
 
     python -m tests.bench [row ...] [--quick] [--record]
 
