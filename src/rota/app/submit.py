@@ -48,7 +48,7 @@ def submit(desk: Desk, who: Principal, command: Submit) -> Run:
         raise Forbidden(
             f"account: {who.name} may run as {user}, not as {command.spec.account}; ask an admin", "account"
         )
-    _room(desk, user)
+    _room(desk, user, command.spec)
     run_id = desk.new_id()
     while run_id in desk.state.runs:
         run_id = desk.new_id()
@@ -92,10 +92,13 @@ def _digest(command: Submit) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _room(desk: Desk, user: str) -> None:
+def _room(desk: Desk, user: str, spec: Spec) -> None:
     policy, state = desk.state.policy, desk.state
     if state.waiting >= policy.max_queue:
         raise Full(f"Queue is full (max {policy.max_queue} jobs)")
+    most = policy.limits_of(user).gpus
+    if most and spec.request.gpus > most:
+        raise Invalid(f"gpus: {user} may hold {most} GPUs at a time, so {spec.request.gpus} would never start", "gpus")
     limit = policy.limits_of(user).queued
     load = state.load.get(user)
     if limit and load is not None and load.queued >= limit:

@@ -14,9 +14,10 @@ from rota.core.resources import Request
 
 
 class Lane:
-    __slots__ = ("request", "runs", "shape", "user")
+    __slots__ = ("place", "request", "runs", "shape", "user")
 
     def __init__(self, user: str, request: Request, shape: int, runs: list[tuple[Key, str]]) -> None:
+        self.place = (user, request)
         self.user = user
         self.request = request
         self.shape = shape  # a number for the request, cheap to compare and to keep in sets
@@ -26,7 +27,7 @@ class Lane:
 class Queue:
     def __init__(self) -> None:
         self._lanes: dict[tuple[str, Request], Lane] = {}
-        self._where: dict[str, tuple[Lane, Key]] = {}
+        self._where: dict[str, tuple[tuple[str, Request], Key]] = {}  # no lanes in it: then a copy is quick
         self._shapes: dict[Request, int] = {}
 
     def __len__(self) -> int:
@@ -47,14 +48,15 @@ class Queue:
             lane.runs.append((key, run_id))
         else:
             insort(lane.runs, (key, run_id))
-        self._where[run_id] = (lane, key)
+        self._where[run_id] = (lane.place, key)
 
     def remove(self, run_id: str) -> None:
-        lane, key = self._where.pop(run_id)
+        place, key = self._where.pop(run_id)
+        lane = self._lanes[place]
         at = bisect_left(lane.runs, (key, run_id))
         del lane.runs[at]
         if not lane.runs:
-            del self._lanes[lane.user, lane.request]
+            del self._lanes[place]
             if not self._lanes:
                 self._shapes.clear()  # shapes come from users: do not remember them for ever
 
@@ -63,29 +65,29 @@ class Queue:
         twin._shapes = dict(self._shapes)
         for place, lane in self._lanes.items():
             twin._lanes[place] = Lane(lane.user, lane.request, lane.shape, lane.runs.copy())
-        for run_id, (lane, key) in self._where.items():
-            twin._where[run_id] = (twin._lanes[lane.user, lane.request], key)
+        twin._where = dict(self._where)
         return twin
 
     def instead(self, run_id: str, request: Request, key: Key) -> Queue:
         """As if one run stood elsewhere: a view for one decision. Everything else is shared, so it costs little."""
-        old, was = self._where[run_id]
+        place, was = self._where[run_id]
+        old = self._lanes[place]
         view = Queue()
         view._where, view._shapes = self._where, {**self._shapes}
         view._lanes = dict(self._lanes)
         rest = [entry for entry in old.runs if entry != (was, run_id)]
-        view._lanes[old.user, old.request] = Lane(old.user, old.request, old.shape, rest)
+        view._lanes[place] = Lane(old.user, old.request, old.shape, rest)
         new = view._lanes.get((old.user, request))
         shape = view._shapes.setdefault(request, len(view._shapes))
         runs = sorted([*(new.runs if new else ()), (key, run_id)])
         view._lanes[old.user, request] = Lane(old.user, request, shape, runs)
         if not rest and request != old.request:
-            del view._lanes[old.user, old.request]
+            del view._lanes[place]
         return view
 
     def key_of(self, run_id: str) -> Key:
         return self._where[run_id][1]
 
     def entries(self) -> Iterator[tuple[Lane, Key, str]]:
-        for run_id, (lane, key) in self._where.items():
-            yield lane, key, run_id
+        for run_id, (place, key) in self._where.items():
+            yield self._lanes[place], key, run_id
