@@ -7,7 +7,7 @@ stay usable. Whoever passes must either be done by that moment or keep off the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rota.core.board import Board
@@ -59,17 +59,8 @@ def reserve(
 
 def _ends(snap: Snapshot, started: list[tuple[float, Placement]]) -> Iterable[tuple[float, Placement]]:
     if not started:
-        return _walk(snap)
-    return sorted([*_walk(snap), *started], key=lambda entry: entry[0])
-
-
-def _walk(snap: Snapshot) -> Iterator[tuple[float, Placement]]:
-    """Ends of the running attempts in order, without copying the timeline."""
-    runs = snap.runs
-    for end, run_id in snap.timeline:
-        attempt = runs[run_id].attempt
-        assert attempt is not None
-        yield end, attempt.placement
+        return snap.timeline.given_back()
+    return sorted([*snap.timeline.given_back(), *started], key=lambda entry: entry[0])
 
 
 def _least(request: Request, board: Board) -> tuple[int, int]:

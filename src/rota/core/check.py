@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rota.core import order
 from rota.core.board import kib
 from rota.core.node import Node
-from rota.core.resources import Slice, gpu_count
+from rota.core.resources import Placement, Slice, gpu_count
 from rota.core.run import ACTIVE, ENDED, WAITING, Run, RunState
 from rota.core.state import State
 from rota.core.usage import Load
@@ -82,8 +82,11 @@ def _node(state: State, n: int, node: Node, parts: list[Slice]) -> Iterator[str]
 def _counts(state: State, waiting: list[Run], active: list[Run]) -> Iterator[str]:
     if (state.waiting, state.active) != (len(waiting), len(active)):
         yield f"counts {state.waiting} waiting, {state.active} active; {len(waiting)} and {len(active)} there"
-    if list(state.timeline) != sorted((run.attempt.expected_end, run.id) for run in active if run.attempt):
+    ends = sorted((run.attempt.expected_end, run.id) for run in active if run.attempt)
+    if list(state.timeline) != ends:
         yield "the timeline is not the active runs"
+    elif [placement for _, placement in state.timeline.given_back()] != [_placement(state, run) for _, run in ends]:
+        yield "the timeline gives back what the runs do not hold"
     dependents: dict[str, set[str]] = {}
     for run in waiting:
         for dependency in run.waiting_on:
@@ -120,3 +123,8 @@ def _loads(state: State, runs: list[Run]) -> Iterator[str]:
     for user in sorted(loads.keys() | state.load.keys()):
         if loads.get(user) != state.load.get(user):
             yield f"load of {user}: {state.load.get(user)}, there is {loads.get(user)}"
+
+
+def _placement(state: State, run_id: str) -> Placement | None:
+    attempt = state.runs[run_id].attempt
+    return None if attempt is None else attempt.placement

@@ -36,7 +36,7 @@ class Limits:
 class Policy:
     ordering: Ordering = Ordering.PRIORITY
     backfill: Backfill = Backfill.EASY
-    backfill_depth: int = 1000  # runs looked at per pass behind the reservation
+    backfill_depth: int = 500  # runs looked at per pass behind the reservation
     max_concurrent: int = 0  # active runs in all; 0 = no limit
     max_queue: int = 200_000
     limits: Limits = Limits()

@@ -75,7 +75,7 @@ class State:
             load.running += 1
             load.gpus += gpu_count(attempt.placement)
             self.active += 1
-            self.timeline.put(run.id, attempt.expected_end)
+            self.timeline.put(run.id, attempt.expected_end, attempt.placement)
             return
         load.queued += 1
         self.waiting += 1

@@ -17,6 +17,12 @@ from tests.unit.core.kit import Lab, node
 RUNNING, LOST_ONCE, QUEUED, HELD, BEHIND, ENDED, BACKING_OFF = (f"{n:012x}" for n in range(1, 8))
 
 
+def held(state: State) -> Attempt:
+    attempt = state.runs[RUNNING].attempt
+    assert attempt is not None
+    return attempt
+
+
 def lived() -> State:
     """A little of everything: running, queued, held, behind another, ended, backing off; two nodes, one drained."""
     lab = Lab(node("a"), node("b", drained=True))
@@ -113,8 +119,9 @@ DAMAGES: dict[str, tuple[Callable[[State], object], str]] = {
     "one too many waiting": (bump("waiting"), "counts"),
     "one too few active": (bump("active", -1), "counts"),
     "a timeline with a gap": (lambda s: s.timeline.drop(RUNNING), "timeline"),
-    "a timeline with a ghost": (lambda s: s.timeline.put(QUEUED, 5.0), "timeline"),
-    "an end at another time": (lambda s: s.timeline.put(RUNNING, 5.0), "timeline"),
+    "a timeline with a ghost": (lambda s: s.timeline.put(QUEUED, 5.0, ()), "timeline"),
+    "other GPUs to come back": (lambda s: s.timeline.put(RUNNING, held(s).expected_end, ()), "hold"),
+    "an end at another time": (lambda s: s.timeline.put(RUNNING, 5.0, held(s).placement), "timeline"),
     "a forgotten dependent": (lambda s: s.dependents.clear(), "dependents"),
     "a dependent of nobody": (lambda s: s.dependents.update(x={BEHIND}), "dependents"),
     "a queued run that is nowhere": (lambda s: s.queue.remove(QUEUED), "in queue False"),

@@ -10,6 +10,7 @@ from rota.core import events as e
 from rota.core.check import check
 from rota.core.policy import Policy
 from rota.core.reduce import reduce
+from rota.core.resources import Slice
 from rota.core.run import KEPT_ATTEMPTS, Cause, Dependency, Exit, RunState, When, satisfied
 from rota.core.timeline import Timeline
 from tests.unit.core.kit import HIGH, OK, Lab, broken, node, two_by_eight
@@ -245,10 +246,12 @@ def test_time_in_the_log_never_goes_back():
 
 def test_the_timeline_knows_one_end_of_each_run_and_forgets_what_it_never_knew():
     line = Timeline()
-    line.put("x", 5.0)
-    line.put("y", 4.0)
-    line.put("x", 3.0)
+    here, there = (Slice("here", 1),), (Slice("there", 1),)
+    line.put("x", 5.0, here)
+    line.put("y", 4.0, there)
+    line.put("x", 3.0, here)
     line.drop("z")
+    assert list(line.given_back()) == [(3.0, here), (4.0, there)]
     assert list(line) == [(3.0, "x"), (4.0, "y")]
     assert (line.first(), len(line)) == ((3.0, "x"), 2)
 
