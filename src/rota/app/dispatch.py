@@ -22,26 +22,24 @@ class Site:
     env: Mapping[str, str] = field(default_factory=dict)  # of jobs that run as the server's own account: HOME, USER
 
 
-def launch(backend: Backend, state: State, run: Run, site: Site) -> None:
+def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:
     attempt = run.attempt
     assert attempt is not None
     spec = run.spec
-    backend.launch(
-        LaunchOrder(
-            attempt_id=attempt.id,
-            argv=spec.argv,
-            env=_environment(run, attempt, site),
-            workdir=spec.workdir,
-            tasks=_tasks(state, run, attempt),
-            umask=spec.umask,
-            account=spec.account,
-            time_limit_s=spec.time_limit_s,
-            grace_s=spec.grace_s,
-            log_cap_bytes=spec.log_cap_bytes,
-            terminal=spec.terminal,
-            confine=any(not state.nodes[part.node].simulated for part in attempt.placement),
-            checkpoint_dir=f"{site.checkpoints}/{run.id}",
-        )
+    return LaunchOrder(
+        attempt_id=attempt.id,
+        argv=spec.argv,
+        env=_environment(run, attempt, site),
+        workdir=spec.workdir,
+        tasks=_tasks(state, run, attempt),
+        umask=spec.umask,
+        account=spec.account,
+        time_limit_s=spec.time_limit_s,
+        grace_s=spec.grace_s,
+        log_cap_bytes=spec.log_cap_bytes,
+        terminal=spec.terminal,
+        confine=any(not state.nodes[part.node].simulated for part in attempt.placement),
+        checkpoint_dir=f"{site.checkpoints}/{run.id}",
     )
 
 

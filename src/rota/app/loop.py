@@ -271,15 +271,19 @@ class Loop:
     def _act(self, desk: Desk) -> None:
         """Effects of what is now durable. Each may be repeated after a crash without harm."""
         self.settle_down()
+        launches = []
         for event in desk.events:
             run = self.state.runs.get(event.run_id) if isinstance(event, e.RunEvent) else None
             if run is None or run.attempt is None:
                 continue
-            with self._despite_os_errors():
-                if isinstance(event, e.AttemptPlanned) and run.attempt.id == event.attempt_id:
-                    dispatch.launch(self.backend, self.state, run, self.site)
-                elif isinstance(event, e.StopRequested) and run.attempt.id == event.attempt_id:
+            if isinstance(event, e.AttemptPlanned) and run.attempt.id == event.attempt_id:
+                launches.append(dispatch.launch_order(self.state, run, self.site))
+            elif isinstance(event, e.StopRequested) and run.attempt.id == event.attempt_id:
+                with self._despite_os_errors():
                     dispatch.stop(self.backend, run)
+        if launches:
+            with self._despite_os_errors():
+                self.backend.launch(*launches)
         if desk.events:
             first = self.state.version - len(desk.events) + 1
             for subscriber in self.subscribers:

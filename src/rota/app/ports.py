@@ -91,8 +91,8 @@ class Backend(Protocol):
 
     def open(self, report: Callable[[Report], None]) -> None: ...
 
-    def launch(self, order: LaunchOrder) -> None:
-        """Begin the attempt unless it was begun before. A launch that fails is reported as Ended, never raised."""
+    def launch(self, *orders: LaunchOrder) -> None:
+        """Begin each attempt unless it was begun before. A launch that fails is reported as Ended, never raised."""
 
     def stop(self, attempt_id: str, order: StopOrder) -> None:
         """End the attempt. One that was never claimed is vetoed for ever and reported as Ended(never_started)."""

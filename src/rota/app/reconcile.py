@@ -77,7 +77,7 @@ def act_again(loop: Loop) -> None:
         if attempt.stop is not None:
             dispatch.stop(loop.backend, run)
         elif run.state is RunState.STARTING and isinstance(loop.backend.observe(attempt.id), Absent):
-            dispatch.launch(loop.backend, loop.state, run, loop.site)
+            loop.backend.launch(dispatch.launch_order(loop.state, run, loop.site))
     _strays(loop)
 
 

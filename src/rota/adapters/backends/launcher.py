@@ -51,7 +51,8 @@ class Launcher:
         ours.setblocking(False)
         with self._lock:
             self._socket, self._unsent, self._heard = ours, bytearray(), b""
-        self.send(self._set_up)
+        self.queue(self._set_up)
+        self.flush()
         return ours.fileno()
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
@@ -71,18 +72,18 @@ class Launcher:
         finally:
             os.close(errors)
 
-    def send(self, order: bytes) -> None:
-        """Hand over, or queue what the socket does not take. Nobody there is not an error: the order is sent again to
-        the next."""
+    def queue(self, order: bytes) -> None:
+        """To be handed over by `flush`, with others: each send wakes the zygote. Nobody there is not an error: the
+        order is sent again to the next."""
         with self._lock:
             if self._socket is None:
                 return
             if len(self._unsent) + len(order) > MAX_QUEUED_BYTES:
                 raise Overloaded(f"{len(self._unsent)} bytes of orders wait for the launcher")
             self._unsent += order
-            self._flush()
 
     def flush(self) -> None:
+        """Hand over what the socket takes; the rest when there is room."""
         with self._lock:
             self._flush()
 

@@ -77,7 +77,12 @@ class LocalBackend:
         self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
         self._watcher.start()
 
-    def launch(self, order: LaunchOrder) -> None:
+    def launch(self, *orders: LaunchOrder) -> None:
+        for order in orders:
+            self._launch(order)
+        self._flush()
+
+    def _launch(self, order: LaunchOrder) -> None:
         name = _checked(order.attempt_id)
         content = order_frame(order)
         if len(content) > MAX_FRAME or not order.argv or not order.tasks:
@@ -94,7 +99,7 @@ class LocalBackend:
                     attempt.ours = False
             self._soon(name)
             return
-        self._send(name, content)
+        self._queue(name, content)
 
     def stop(self, attempt_id: str, order: StopOrder) -> None:
         name = _checked(attempt_id)
@@ -154,12 +159,14 @@ class LocalBackend:
 
     # -- in any thread
 
-    def _send(self, name: str, content: bytes) -> None:
+    def _queue(self, name: str, content: bytes) -> None:
         try:
-            self._launcher.send(content)
+            self._launcher.queue(content)
         except Overloaded as error:
             self._refuse(name, str(error))
-            return
+
+    def _flush(self) -> None:
+        self._launcher.flush()
         if self._launcher.behind and self._watcher is not None:
             self._watcher.wake()
 
@@ -295,7 +302,8 @@ class LocalBackend:
             self._refuse(name, "the launcher failed again and again; see zygote.log")
             return
         attempt.ours = True
-        self._send(name, attempt.order)
+        self._queue(name, attempt.order)
+        self._flush()
 
     # -- in the undertaker's threads
 

@@ -161,12 +161,13 @@ class SimulatedBackend:
     def open(self, report: Callable[[Report], None]) -> None:
         self._world.deliver = report
 
-    def launch(self, order: LaunchOrder) -> None:
-        life = self._world.lives.get(_checked(order.attempt_id))
-        if life is None:
-            self._world.order(order)
-        else:
-            self._repeat(order.attempt_id, life)
+    def launch(self, *orders: LaunchOrder) -> None:
+        for order in orders:
+            life = self._world.lives.get(_checked(order.attempt_id))
+            if life is None:
+                self._world.order(order)
+            else:
+                self._repeat(order.attempt_id, life)
 
     def stop(self, attempt_id: str, order: StopOrder) -> None:
         if not self._world.veto(_checked(attempt_id)):

@@ -60,7 +60,7 @@ class Watcher:
     def stop(self) -> None:
         self._stopping = True
         self.wake()
-        if threading.current_thread() is not self._thread:
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join()
 
     def post(self, act: Callable[[], None]) -> None:

@@ -130,12 +130,15 @@ def _follow(service: Service, run_id: str) -> Run:
 
     Thread(target=wait, daemon=True).start()
     attempt, offset = 1, 0
+    pause_s = 0.02
     while True:
-        over = not futures_wait([ended], 0.02).not_done
+        over = not futures_wait([ended], pause_s).not_done
+        pause_s = min(pause_s * 1.2, 0.3)  # a silent job is looked at less and less often
         made = service.run(run_id).attempts_made
         while attempt <= made:  # one that is followed by another has ended, so it is read to its end first
             chunk = service.log(run_id, offset, attempt=attempt)
             _show(chunk.content)
+            pause_s = 0.02 if chunk.content else pause_s
             offset = chunk.offset + len(chunk.content)
             if not chunk.content:
                 if attempt == made:
