@@ -7,6 +7,7 @@ import logging
 import os
 import pwd
 import secrets
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -54,8 +55,10 @@ def open_rota(settings: Settings) -> Iterator[Service]:
             loop.open()
         except StoreError as error:
             raise CannotStart(str(error)) from error
-        gc.freeze()  # what was loaded stays: no full collection should walk it again and again
         probe = _probe(settings)
+        if not isinstance(probe, SimulatedProbe):
+            stack.enter_context(_the_only_one_on_these_gpus())
+        gc.freeze()  # what was loaded stays: no full collection should walk it again and again
         service.see_nodes(probe.nodes())
         done = Event()
         stack.callback(done.set)
@@ -68,12 +71,12 @@ def open_rota(settings: Settings) -> Iterator[Service]:
 def read_store(data_dir: Path) -> Iterator[Store]:
     """Only to look, beside a running server or without one: takes neither the lock nor the fence."""
     path = data_dir.expanduser() / "rota.db"
-    if not path.exists():
-        raise CannotStart(f"nothing has run from {data_dir} yet; try: rota local -- echo hello")
     try:
+        if not path.exists():
+            raise CannotStart(f"nothing has run from {data_dir} yet; try: rota local -- echo hello")
         store = open_store(path)
-    except StoreError as error:
-        raise CannotStart(str(error)) from error
+    except (StoreError, OSError, UnicodeEncodeError) as error:
+        raise CannotStart(f"cannot read {str(data_dir)!a}: {error}") from error
     try:
         yield store
     finally:
@@ -118,6 +121,20 @@ def _own_env() -> dict[str, str]:
     return {"HOME": me.pw_dir, "USER": me.pw_name, "LOGNAME": me.pw_name}
 
 
+def _the_only_one_on_these_gpus() -> socket.socket:
+    """Two servers with a data directory each would give out the same GPUs twice. An abstract socket's name is the whole
+    machine's and goes with its process."""
+    lock = socket.socket(socket.AF_UNIX)
+    try:
+        lock.bind("\0rota.gpus")
+    except OSError as error:
+        lock.close()
+        raise CannotStart(
+            "another Rota on this machine gives out its GPUs already; use that one's data directory, or --simulate"
+        ) from error
+    return lock
+
+
 def _new_id() -> str:
     return secrets.token_hex(6)
 
@@ -136,10 +153,14 @@ def _every(seconds: float, done: Event, act: object, name: str) -> None:
     assert callable(act)
 
     def run() -> None:
+        said = ""
         while not done.wait(seconds):
             try:
                 act()
-            except (Refused, StoreError, NoGpus) as error:  # trouble that may pass: say it and look again next time
-                log.warning("%s: %s", name, error)
+                said = ""
+            except (Refused, StoreError, NoGpus) as error:  # trouble that may pass: say it once and look again
+                if str(error) != said:
+                    log.warning("%s: %s", name, error)
+                said = str(error)
 
     Thread(target=run, name=f"rota-{name}", daemon=True).start()

@@ -46,14 +46,12 @@ def test_history_shows_what_ran_newest_first_and_who_used_what(shell):
     assert "(exit code 3)" in lines[2]
     done = json.loads(shell.rota("history", "--json").stdout)
     assert [row["id"] for row in done["runs"]] == [third, second, first]
-    assert done["runs"][1] == {
-        "id": second,
-        "name": "second",
-        "user": "bob",
-        "state": "failed",
-        "gpus": 1,
-        "why": "exit code 3",
-    }
+    row = done["runs"][1]
+    told = ("id", "name", "user", "state", "gpus", "attempts", "exit_code", "signal", "why")
+    assert [row[key] for key in told] == [second, "second", "bob", "failed", 1, 1, 3, None, "exit code 3"]
+    assert row["command"][-1] == "exit 3"
+    assert 0 <= row["ran_s"] <= row["ended_at"] - row["submitted_at"]
+    assert done["runs"][0]["ran_s"] is None and done["runs"][0]["ended_at"] is None
     usage = {row["user"]: row for row in done["usage"]}
     assert usage["ann"]["attempts"] == usage["bob"]["attempts"] == 1
     assert usage["ann"]["gpu_hours"] == pytest.approx(house.last_attempt(first).gpu_s / 3600)
@@ -61,7 +59,9 @@ def test_history_shows_what_ran_newest_first_and_who_used_what(shell):
     assert house.rota.run(first).user == ANN.name
 
 
-@pytest.mark.parametrize("args", ["--limit 0", "--limit 1001", "--limit x", "--days 0", "--days -1"])
+@pytest.mark.parametrize(
+    "args", ["--limit 0", "--limit 1001", "--limit x", "--days 0", "--days -1", "--days nan", "--days inf"]
+)
 def test_history_with_bad_options(args):
     assert CliRunner().invoke(main, ["history", *args.split()]).exit_code == 2
 

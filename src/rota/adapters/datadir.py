@@ -37,10 +37,17 @@ class DataDir:
 def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
     where = Path(path).expanduser().absolute()
     try:
+        str(where).encode()
+    except UnicodeEncodeError:
+        raise DataDirError(f"cannot use {str(where)!a} as the data directory: its name is not UTF-8") from None
+    try:
         # a server of root's runs jobs as other accounts, which must be able to reach their checkpoints below it
         mode = 0o711 if os.geteuid() == 0 else 0o700
-        where.mkdir(mode=mode, parents=True, exist_ok=True)
-        where.chmod(mode)
+        if where.is_dir():
+            _must_be_ours(where)
+        else:
+            where.mkdir(mode=mode, parents=True, exist_ok=True)
+            where.chmod(mode)  # whatever the umask took away
         # os.open sets O_CLOEXEC: a job that outlives the server must not keep the lock alive
         lock_fd = os.open(where / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -58,6 +65,13 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
         os.close(lock_fd)
         raise DataDirError(f"cannot lock {where}: {error.strerror}") from error
     return DataDir(where, lock_fd)
+
+
+def _must_be_ours(where: Path) -> None:
+    """A directory that is there keeps its mode, and must be empty or have been used by Rota before."""
+    there = {entry.name for entry in where.iterdir()}
+    if there and not there & {"lock", "rota.db"}:
+        raise DataDirError(f"{where} is not empty and no data directory of Rota's; choose another --data-dir")
 
 
 def _sign(lock_fd: int) -> None:

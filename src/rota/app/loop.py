@@ -109,7 +109,9 @@ class Loop:
         """Have work done on the desk; the future is answered once it is durable."""
         item = Item(work, Future())
         with self._waker:
-            if self._closing:
+            if self._thread.ident is not None and not self._thread.is_alive():
+                item.answer.set_exception(Unavailable("the loop is not running here: it was closed, or this is a fork"))
+            elif self._closing:
                 item.answer.set_exception(Unavailable("the server is stopping; send it again to the next one"))
             elif len(self._inbox) >= MAX_INBOX:
                 item.answer.set_exception(Full(f"{MAX_INBOX} requests are waiting already; slow down and send again"))

@@ -15,6 +15,7 @@ from rota.app.errors import Conflict, Forbidden, Full, Invalid
 from rota.app.ports import KeyRecord
 from rota.core import codec
 from rota.core import events as e
+from rota.core.conform import misfit
 from rota.core.explain import describe
 from rota.core.place import could_ever_fit
 from rota.core.predict import expectation
@@ -31,6 +32,10 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|BASH_FUNC_[^=\0]+%%")  # the latt
 
 
 def submit(desk: Desk, who: Principal, command: Submit) -> Run:
+    wrong = misfit(command, Submit)
+    if wrong:
+        *path, problem = wrong.removeprefix("spec: ").removeprefix("request: ").split(": ", 1)
+        raise Invalid(wrong, path[0] if path else None)
     user = command.user or who.owner
     authorise(who, Act.SUBMIT, user)
     for field, text in (("user", user), ("key", command.key)):

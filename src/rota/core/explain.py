@@ -20,11 +20,12 @@ from rota.core.policy import Ordering
 from rota.core.quota import Over, over
 from rota.core.reduce import reduce
 from rota.core.resources import Placement, Request
-from rota.core.run import Run, RunState
+from rota.core.run import Run, RunState, When
 from rota.core.snapshot import Snapshot, snapshot
 from rota.core.state import State
 from rota.core.usage import Load, Usage
 
+_VERBS = {When.SUCCEEDED: "succeed", When.ENDED: "end", When.FAILED: "fail"}
 SHOWN = 10  # blocking runs named per reason
 
 
@@ -114,7 +115,7 @@ def _own(run: Run, now: float) -> list[Reason]:
     if run.state is RunState.HELD:
         reasons.append(Reason("held", f"held{': ' + run.why if run.why else ''}; release it to let it start"))
     if run.waiting_on:
-        wanted = ", ".join(f"{d.run_id} ({d.when})" for d in run.waiting_on)
+        wanted = ", ".join(f"{d.run_id} to {_VERBS[d.when]}" for d in run.waiting_on)
         reasons.append(Reason("dependency", f"waits for {wanted}", tuple(d.run_id for d in run.waiting_on)))
     if run.not_before > now:
         reasons.append(
@@ -159,7 +160,8 @@ def _resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reaso
             out = ", ".join(node.id for node in state.nodes.values() if node.drained or not node.alive) or "unfit GPUs"
             return [Reason("nodes", f"{describe(request)} would need nodes that are out of service: {out}")]
         free = snap.board.free_gpus
-        text = f"needs {describe(request)}; {free} GPUs are free in all, not in the right place or not enough"
+        there = f"{free} are free, but not so that it fits" if free >= request.gpus else f"{free or 'none'} free now"
+        text = f"needs {describe(request)}; {there}"
         return [Reason("resources", text, _holders(snap, spot.placement), spot.at)]
     hole = plan.reserve
     late = hole is not None and snap.now + bound_s(run) > hole.at

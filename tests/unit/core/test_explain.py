@@ -67,7 +67,7 @@ def test_dependency_names_what_it_waits_for():
     lab.step()
     (reason,) = asked(lab, run).reasons
     assert (reason.code, reason.runs) == ("dependency", (first, second))
-    assert f"{second} (ended)" in reason.text
+    assert f"{second} to end" in reason.text
 
 
 def test_backoff_says_until_when():

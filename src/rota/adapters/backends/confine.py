@@ -77,7 +77,11 @@ def aside(base: str) -> str:
 
 def clear(base: str) -> None:
     """Remove the groups of shims that are gone; those that still hold a process refuse."""
-    for entry in os.scandir(base):
+    try:
+        entries = list(os.scandir(base))
+    except FileNotFoundError:
+        return  # the last of them took it along
+    for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             try_remove(entry.path)
 

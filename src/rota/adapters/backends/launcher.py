@@ -16,6 +16,7 @@ from pathlib import Path
 from rota.adapters.backends import zygote
 from rota.app.ports import LaunchOrder
 
+MAX_LOG_BYTES = 1 << 20
 MAX_QUEUED_BYTES = 64 << 20
 
 
@@ -58,6 +59,8 @@ class Launcher:
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         argv = [*self._prefix, sys.executable, "-I", "-S", "-X", "utf8", zygote.__file__, str(theirs.fileno())]
         errors = os.open(self._root / "zygote.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        if os.fstat(errors).st_size > MAX_LOG_BYTES:
+            os.ftruncate(errors, 0)
         try:
             return subprocess.Popen(
                 argv,

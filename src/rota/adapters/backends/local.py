@@ -179,10 +179,11 @@ class LocalBackend:
         if self._watcher is not None:
             self._watcher.post(lambda: self._settle(name))
 
-    def _refuse(self, name: str, why: str) -> None:
+    def _refuse(self, name: str, why: str, cause: Cause = Cause.LAUNCH_FAILED) -> None:
         """An order that cannot be carried out, and that nobody is carrying out: ended on record, like any failure to
         launch."""
-        end = Exit(Cause.LAUNCH_FAILED, code=126, message=why, ended_tick=procs.boottime())
+        code = 126 if cause is Cause.LAUNCH_FAILED else None
+        end = Exit(cause, code=code, message=why, ended_tick=procs.boottime())
         try:
             claims.veto(self._root, name, end)
         except OSError:  # no room even for that; not on record, but as no order for it is on its way it stays true
@@ -299,7 +300,8 @@ class LocalBackend:
             return
         attempt.tries += 1
         if attempt.tries > MAX_TRIES:
-            self._refuse(name, "the launcher failed again and again; see zygote.log")
+            # not the run's own fault: as lost, it may be tried again later
+            self._refuse(name, f"the launcher failed again and again; see {self._root}/zygote.log", Cause.LOST)
             return
         attempt.ours = True
         self._queue(name, attempt.order)

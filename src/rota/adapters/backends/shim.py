@@ -19,6 +19,7 @@ after the pid was recorded.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -38,7 +39,7 @@ HEARD = frozenset({signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT
 EXEC_WAIT_S = 1.0  # a hung file system must not hide the attempt
 BIRTH_S = 0.005
 FAR = float("inf")
-RECORD_RETRY_S = 600.0  # a full disk may get room again
+RECORD_RETRY_S = 600.0
 
 
 class House:
@@ -346,8 +347,9 @@ class Shim:
             try:
                 records.publish(self.directory, "exit", content, durable=True)
                 return
-            except OSError:
-                if procs.boottime() > give_up:
+            except OSError as error:
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # wait as long as it takes: the end is known
+                if not full and (error.errno == errno.ENOENT or procs.boottime() > give_up):
                     raise
             signal.sigtimedwait((signal.SIGUSR2,), 1.0)  # a sleep: nobody sends that
 

@@ -110,7 +110,7 @@ class Zygote:
         return True
 
     def _obey(self, frame: bytes) -> None:
-        end = frame.index(b"\n")
+        end = frame.index(b"\n", 4)  # after the length, whose bytes may be anything
         name = frame[4:end].decode("ascii")
         if not name:
             self._house = _set_up(json.loads(frame[end:]))

@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rota.core.run import Run
 
 TRY_AGAIN = 75
+LAST_PRESS = 2
 ENDED_BY_ROTA = {"time_limit": 124, "cancelled": 130, "preempted": TRY_AGAIN}
 
 
@@ -46,6 +48,8 @@ def command(
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND through the queue on this machine, show its output and exit as it did.
+
+    Its stdin is empty, and what it writes to stdout and stderr comes out on stdout, as in its log.
 
     \b
     rota local -G 2 -- python train.py
@@ -76,6 +80,10 @@ def command(
         with open_rota(Settings(data_dir, simulated=parse_cluster(cluster))) as service:
             who = _me()
             run: Run = service.do(who, Submit(spec))
+            if terminal:
+                _say(f"its keyboard and screen: rota attach {run.id}")
+            elif sys.stderr is not None and sys.stderr.isatty():
+                _say(f"run {run.id}")
             with _signals(service, run.id):
                 try:
                     ended = _follow(service, run.id)
@@ -115,7 +123,6 @@ def _here() -> str:
 
 def _follow(service: Service, run_id: str) -> Run:
     """Copy the output as it comes until the run has ended."""
-    from concurrent.futures import Future
     from concurrent.futures import wait as futures_wait
 
     from rota.app.errors import Refused
@@ -158,15 +165,23 @@ def _show(content: bytes) -> None:
 def _signals(service: Service, run_id: str) -> Iterator[None]:
     """Ctrl-C cancels politely, a second one kills. The run is ended by the queue, not by our death."""
     from rota.app.commands import Cancel
-    from rota.app.errors import Refused
+    from rota.app.errors import Conflict, Refused
 
     presses: list[int] = []
 
     def cancel(number: int, frame: object) -> None:
         presses.append(number)
+        if len(presses) > LAST_PRESS:
+            _say(f"leaving; {run_id} is not known to have ended, `rota history` will tell")
+            os._exit(128 + number)
+        _say("cancelling; once more to kill it" if len(presses) == 1 else "killing it; once more to leave it alone")
         order = Cancel(run_id, grace_s=0.0 if len(presses) > 1 else None)
-        future = service.send(_me(), order)
-        future.add_done_callback(lambda done: done.exception() if isinstance(done.exception(), Refused) else None)
+        service.send(_me(), order).add_done_callback(told)
+
+    def told(done: Future[Any]) -> None:
+        trouble = done.exception()
+        if isinstance(trouble, Refused) and not isinstance(trouble, Conflict):  # a conflict: it has just ended
+            _say(f"not cancelled: {trouble}")
 
     before = [(number, signal.signal(number, cancel)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
@@ -174,6 +189,12 @@ def _signals(service: Service, run_id: str) -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+def _say(text: str) -> None:
+    """Straight to the terminal's stderr: this may be a signal handler in the middle of another print."""
+    with suppress(OSError):
+        os.write(2, f"rota: {text}\n".encode())
 
 
 def _status(run: Run) -> int:
@@ -185,6 +206,6 @@ def _status(run: Run) -> int:
         return TRY_AGAIN
     if last.code is not None and (last.code or run.state.value == "succeeded"):
         return last.code
-    if last.signal is None and last.cause in ENDED_BY_ROTA:  # it left politely: not a success all the same
-        return ENDED_BY_ROTA[last.cause]
+    if last.cause == "time_limit" or (last.signal is None and last.cause in ENDED_BY_ROTA):
+        return ENDED_BY_ROTA[last.cause]  # also where it left politely with 0: not a success all the same
     return 128 + last.signal if last.signal is not None else TRY_AGAIN
