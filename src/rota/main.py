@@ -38,6 +38,9 @@ def open_rota(settings: Settings) -> Iterator[Service]:
     """A whole server without doors: the queue, the ledger, the loop and the local backend on one data directory."""
     with ExitStack() as stack:
         data_dir, store = _open_files(settings, stack)
+        probe = _probe(settings)
+        if not isinstance(probe, SimulatedProbe):
+            stack.enter_context(_the_only_one_on_these_gpus())
         backend = LocalBackend(data_dir.path)
         service: Service
         loop = Loop(
@@ -52,14 +55,10 @@ def open_rota(settings: Settings) -> Iterator[Service]:
         stack.callback(service.abandon, Unavailable("it was closed"))
         stack.callback(loop.close)
         try:
-            loop.open()
+            loop.open(probe.nodes())
         except StoreError as error:
             raise CannotStart(str(error)) from error
-        probe = _probe(settings)
-        if not isinstance(probe, SimulatedProbe):
-            stack.enter_context(_the_only_one_on_these_gpus())
         gc.freeze()  # what was loaded stays: no full collection should walk it again and again
-        service.see_nodes(probe.nodes())
         done = Event()
         stack.callback(done.set)
         _every(settings.probe_every_s, done, lambda: service.see_nodes(probe.nodes()), "probe")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from unittest.mock import patch
 
 import pytest
 
 from rota.adapters.backends.local import LocalBackend
-from rota.app.commands import Cancel, Pause, Release
+from rota.app.commands import Cancel, Pause, Release, Submit
 from rota.app.errors import CannotStart
+from rota.config import Settings
 from rota.core import events as e
-from rota.core.run import Cause, RunState
+from rota.core.run import Cause, RunState, Spec
+from rota.main import open_rota
 from tests.app.house import ANN, House, alive, locked, until, with_policy
 
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 1000; done"
@@ -198,3 +201,19 @@ def test_strays_are_ended(house):
     house.open()
     until(lambda: not alive(pid), "the stray is dead")
     until(lambda: not os.listdir(house.data / "live"), "and forgotten", 60)
+
+
+def test_a_new_start_decides_on_the_nodes_of_today_not_on_those_of_the_last_server(tmp_path):
+    """Yesterday there were two nodes, today there is one: nothing may start on what is gone."""
+    data = tmp_path / "data"
+    with open_rota(Settings(data, simulated=(2, 1))) as rota:
+        running = [rota.do(ANN, Submit(Spec("x", ("sleep", "0.5"), "/"))).id for _ in range(2)]
+        queued = [rota.do(ANN, Submit(Spec("x", ("true",), "/"))).id for _ in range(4)]
+        before = rota.ask(lambda state, now: state.version)
+        until(lambda: all(rota.run(run_id).state is RunState.RUNNING for run_id in running))
+    time.sleep(0.7)  # both have ended unseen: yesterday's two nodes look free
+    with open_rota(Settings(data, simulated=(1, 1))) as rota:
+        assert {rota.wait(run_id, 60).state for run_id in [*running, *queued]} == {"succeeded"}
+        later = [stored.event for stored in rota._loop.store.events(before, 1000)]
+    nodes = [event.placement[0].node for event in later if isinstance(event, e.AttemptPlanned)]
+    assert nodes == ["node1"] * 4

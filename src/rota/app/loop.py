@@ -29,6 +29,7 @@ from rota.app.settle import settle
 from rota.core import events as e
 from rota.core.decide import decide
 from rota.core.ids import attempt_id
+from rota.core.node import Node
 from rota.core.run import ENDED, Cause, Run
 from rota.core.snapshot import snapshot
 from rota.core.state import State
@@ -82,17 +83,18 @@ class Loop:
         self._thread = Thread(target=self._run, name="rota-loop", daemon=True)
 
     # -- from other threads -----------------------------------------------------------------------------------------
-    def open(self) -> None:
-        self.take_over()
+    def open(self, nodes: Sequence[Node] = ()) -> None:
+        self.take_over(nodes)
         self._thread.start()
 
-    def take_over(self) -> None:
-        """Fence off every earlier server and find out what happened while nobody looked."""
+    def take_over(self, nodes: Sequence[Node] = ()) -> None:
+        """Fence off every earlier server and find out what happened while nobody looked. `nodes` is what a probe sees
+        now: nothing may be decided on what the last server saw."""
         self._load()  # first: a store that cannot be read is left as it was
         epoch = self.store.begin_epoch()
         self._begun = (max(self.clock.now(), self.state.at), self.clock.tick())
         self.backend.open(self.report)
-        reconcile.at_start(self, epoch)
+        reconcile.at_start(self, epoch, nodes)
         self._next_reconcile = self.clock.tick() + RECONCILE_S
 
     def now(self) -> float:

@@ -8,14 +8,17 @@ remembers as live is stopped and forgotten.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rota.app import dispatch
 from rota.app.desk import Desk
+from rota.app.operate import see_nodes
 from rota.app.ports import Absent, Ended, Live, Started, StopOrder
 from rota.app.settle import settle, settle_from_before_reboot
 from rota.core import events as e
 from rota.core.ids import run_of
+from rota.core.node import Node
 from rota.core.run import ACTIVE, Cause, Exit, Run, RunState
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ LOOKED_AT = 200  # attempts per periodic round: a round must stay short
 ROUND_S = 1.0
 
 
-def at_start(loop: Loop, epoch: int) -> None:
+def at_start(loop: Loop, epoch: int, nodes: Sequence[Node]) -> None:
     """Before the loop begins: record the new epoch and settle what happened while nobody looked."""
     last_seen, boot_before = loop.state.at, loop.state.boot_id
     desk = _desk(loop)
@@ -41,6 +44,8 @@ def at_start(loop: Loop, epoch: int) -> None:
             seen = loop.backend.observe(run.attempt.id)
             exit = seen if isinstance(seen, Exit) and seen.cause is not Cause.NEVER_STARTED else None
             settle_from_before_reboot(desk, run, run.attempt, exit, last_seen)
+    if nodes:
+        see_nodes(desk, nodes)
     loop.commit(desk)
     loop.settle_down()
     everything(loop)
