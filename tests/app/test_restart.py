@@ -10,13 +10,13 @@ from unittest.mock import patch
 import pytest
 
 from rota.adapters.backends.local import LocalBackend
-from rota.app.commands import Cancel, Pause, Release, Submit
+from rota.app.commands import Cancel, Pause, Release, Resume, Submit
 from rota.app.errors import CannotStart
 from rota.config import Settings
 from rota.core import events as e
 from rota.core.run import Cause, RunState, Spec
 from rota.main import open_rota
-from tests.app.house import ANN, House, alive, locked, until, with_policy
+from tests.app.house import ANN, ROOT, House, alive, locked, until, with_policy
 
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 1000; done"
 
@@ -190,8 +190,8 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(build):
     (house.data / "rota.db").unlink()
 
 
-def test_strays_are_ended(house):
-    """An attempt that runs although its run is over by the records: as after a restored backup."""
+def test_work_the_store_has_never_heard_of_is_left_alone_and_nothing_is_launched_beside_it(house):
+    """The database is gone while a job runs, as after a restored backup."""
     run_id = house.running()
     pid = house.run(run_id).attempt.pid
     house.close()
@@ -199,8 +199,13 @@ def test_strays_are_ended(house):
         if name.startswith("rota.db"):
             (house.data / name).unlink()
     house.open()
-    until(lambda: not alive(pid), "the stray is dead")
-    until(lambda: not os.listdir(house.data / "live"), "and forgotten", 60)
+    assert alive(pid)
+    paused, why = house.rota.ask(lambda state, now: (state.paused, state.pause_why))
+    assert paused and run_id in why
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not alive(pid), "somebody ended it")
+    house.rota.do(ROOT, Resume())
+    assert house.wait(house.submit("true")).state is RunState.SUCCEEDED
 
 
 def test_a_new_start_decides_on_the_nodes_of_today_not_on_those_of_the_last_server(tmp_path):

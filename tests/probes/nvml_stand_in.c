@@ -38,6 +38,7 @@ int nvmlDeviceGetUUID(void *handle, char *text, unsigned size) {
     snprintf(text, size, "GPU-stand-in-%ld", (long)handle - 1);
     return 0;
 }
+int nvmlDeviceGetMinorNumber(void *handle, unsigned *minor) { *minor = 8 - (unsigned)(long)handle; return 0; }
 int nvmlDeviceGetName(void *handle, char *text, unsigned size) {
     (void)handle;
     snprintf(text, size, "NVIDIA H100 80GB HBM3");

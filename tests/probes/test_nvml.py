@@ -78,6 +78,7 @@ def test_eight_gpus_with_their_names_and_memory(machine: Machine) -> None:
     [node] = machine.look("8 -1 0")
     assert [gpu["index"] for gpu in node["gpus"]] == list(range(8))
     assert node["gpus"][3]["uuid"] == "GPU-stand-in-3"
+    assert [gpu["minor"] for gpu in node["gpus"]] == [7, 6, 5, 4, 3, 2, 1, 0], "not every machine counts alike"
     assert {(gpu["type"], gpu["memory_gb"]) for gpu in node["gpus"]} == {("NVIDIA H100 80GB HBM3", 80.0)}
     assert node["cpus"] == os.cpu_count() and not node.get("simulated")
 

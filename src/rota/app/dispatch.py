@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from rota.app.ports import Backend, LaunchOrder, StopOrder, Task
 from rota.core.predict import hash_text
-from rota.core.resources import bits
 from rota.core.run import Attempt, Run
 from rota.core.state import State
 
@@ -86,10 +85,14 @@ def _tasks(state: State, run: Run, attempt: Attempt) -> tuple[Task, ...]:
     inside_slurm = "SLURM_JOB_ID" in run.spec.env
     tasks = []
     for rank, part in enumerate(attempt.placement):
-        numbers = tuple(bits(part.gpus))
+        node = state.nodes[part.node]
+        gpus = [gpu for gpu in node.gpus if part.gpus >> gpu.index & 1]
+        numbers = tuple(gpu.index for gpu in gpus)
         listed = ",".join(map(str, numbers))
+        # A job that is kept off the other GPUs' device files counts its own from 0: only the UUID names them surely.
+        visible = listed if node.simulated else ",".join(gpu.uuid for gpu in gpus)
         env = {
-            "CUDA_VISIBLE_DEVICES": listed,
+            "CUDA_VISIBLE_DEVICES": visible,
             "ROTA_GPUS": listed,
             "ROTA_NODE": part.node,
             "ROTA_NODE_RANK": str(rank),
@@ -97,5 +100,6 @@ def _tasks(state: State, run: Run, attempt: Attempt) -> tuple[Task, ...]:
         }
         if not inside_slurm:
             env |= {"SLURM_NODEID": str(rank), "SLURM_PROCID": str(rank), "SLURM_GPUS_ON_NODE": str(len(numbers))}
-        tasks.append(Task(part.node, numbers, env))
+        minors = tuple(gpu.index if gpu.minor is None else gpu.minor for gpu in gpus)
+        tasks.append(Task(part.node, numbers, env, minors))
     return tuple(tasks)

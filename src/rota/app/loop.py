@@ -77,6 +77,7 @@ class Loop:
         self._waker = Condition()
         self._closing = False
         self._decided = -1  # the version the last pass saw
+        self._woken = 0  # and how many had come out of their back-off
         self._begun = (0.0, 0.0)  # the house's time and the tick at the start
         self.rounds = 0  # of the periodic reconcile
         self._next_reconcile = 0.0
@@ -197,11 +198,16 @@ class Loop:
             self.commit(desk)
         except (Fenced, StoreBroken):
             for future, _ in answers:
-                future.set_exception(Unavailable("the store failed; nothing was taken in"))
+                future.set_exception(
+                    Unavailable(
+                        "the store failed: unknown whether this was stored; ask, or repeat it with the same key"
+                    )
+                )
             raise
         except StoreError as error:
             self._degrade(error, [future for future, _ in answers])
             return
+        self.settle_down()  # before anybody is told: who has an answer must be able to see it
         for future, answer in answers:
             future.set_result(answer)
         self._act(desk)
@@ -220,6 +226,9 @@ class Loop:
             answers.append((item.answer, item.work(desk)))
         except Refused as refusal:
             item.answer.set_exception(refusal)
+        except (Fenced, StoreBroken):
+            item.answer.set_exception(Unavailable("the store failed"))
+            raise
         except StoreError as error:  # while it looked something up; what it would have written is not there
             item.answer.set_exception(Unavailable(f"the store does not answer: {error}; send it again"))
         except Exception as error:
@@ -228,9 +237,10 @@ class Loop:
             item.answer.set_exception(error)
 
     def _decide(self, desk: Desk) -> None:
-        due = bool(self.state.delayed) and self.state.delayed[0][0] <= desk.now
-        if self.state.version == self._decided and not due:
+        self.state.wake(desk.now)
+        if self.state.version == self._decided and self.state.woken == self._woken:
             return
+        self._woken = self.state.woken
         try:
             plan = decide(snapshot(self.state, desk.now))
         except Exception as error:
@@ -274,7 +284,6 @@ class Loop:
 
     def _act(self, desk: Desk) -> None:
         """Effects of what is now durable. Each may be repeated after a crash without harm."""
-        self.settle_down()
         launches = []
         for event in desk.events:
             run = self.state.runs.get(event.run_id) if isinstance(event, e.RunEvent) else None
@@ -288,6 +297,10 @@ class Loop:
         if launches:
             with self._despite_os_errors():
                 self.backend.launch(*launches)
+        self.tell(desk)
+
+    def tell(self, desk: Desk) -> None:
+        """Every durable event, in order, to everybody who listens."""
         if desk.events:
             first = self.state.version - len(desk.events) + 1
             for subscriber in self.subscribers:
@@ -341,6 +354,7 @@ class Loop:
             desk.write(e.ServerStarted(at=desk.now, epoch=self.state.epoch, boot_id=self.state.boot_id))
             self.commit(desk)
             self.settle_down()
+            self.tell(desk)
             reconcile.everything(self)
         except (Fenced, StoreBroken):
             raise

@@ -19,6 +19,7 @@ class Task:
     node: str
     gpus: tuple[int, ...]  # the node's own numbers
     env: Mapping[str, str] = field(default_factory=dict)  # what differs from task to task
+    minors: tuple[int, ...] = ()  # of the GPUs' device files, for `confine`
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,9 @@ class Backend(Protocol):
 
     def strays(self) -> Collection[str]:
         """Attempts this backend still carries or has not been told to forget."""
+
+    def sweep(self, attempt_id: str) -> None:
+        """Kill whatever carries the mark of this attempt, of which no record is left."""
 
     def forget(self, attempt_id: str) -> None:
         """The end of this attempt is durable in the store; its log stays."""

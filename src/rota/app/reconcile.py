@@ -48,6 +48,7 @@ def at_start(loop: Loop, epoch: int, nodes: Sequence[Node]) -> None:
         see_nodes(desk, nodes)
     loop.commit(desk)
     loop.settle_down()
+    loop.tell(desk)
     everything(loop)
 
 
@@ -56,8 +57,10 @@ def everything(loop: Loop) -> None:
     desk = _desk(loop)
     for run in _active(loop):
         _look(loop, desk, run)
+    _strangers(loop, desk)
     loop.commit(desk)
     loop.settle_down()
+    loop.tell(desk)
     act_again(loop)
 
 
@@ -72,6 +75,7 @@ def now_and_then(loop: Loop, desk: Desk) -> None:
         _look(loop, desk, run)
         if loop.clock.tick() > until:
             break
+    _strangers(loop, desk)
 
 
 def act_again(loop: Loop) -> None:
@@ -94,6 +98,7 @@ def _look(loop: Loop, desk: Desk, run: Run) -> None:
     match seen:
         case Absent():
             if run.state is RunState.RUNNING:
+                loop.backend.sweep(attempt.id)
                 settle(desk, Ended(attempt.id, Exit(Cause.LOST, message="its record has vanished")))
         case Live(pid):
             if pid is not None:
@@ -102,17 +107,33 @@ def _look(loop: Loop, desk: Desk, run: Run) -> None:
             settle(desk, Ended(attempt.id, seen))
 
 
+def _strangers(loop: Loop, desk: Desk) -> None:
+    """A living attempt of a run the store has never heard of: it was put back to an earlier day, or is another's.
+    Its work is not ours to kill, nor its GPUs, whichever they are, to give away: stop launching and say why (P7)."""
+    if desk.state.paused:
+        return
+    for attempt_id in loop.backend.strays():
+        run_id = run_of(attempt_id)
+        if run_id in desk.state.runs or loop.store.run(run_id) is not None:
+            continue
+        if isinstance(loop.backend.observe(attempt_id), Live):
+            why = f"attempt {attempt_id} runs here, but the store knows no such run: end it, or put the store right"
+            log.error("scheduling is paused: %s", why)
+            desk.write(e.SchedulingPaused(at=desk.now, why=why))
+            return
+
+
 def _strays(loop: Loop) -> None:
     """Attempts the backend carries that nobody remembers as live: end them, or forget their records."""
     for attempt_id in loop.backend.strays():
         run = loop.state.runs.get(run_of(attempt_id))
         if run is not None and run.attempt is not None and run.attempt.id == attempt_id:
             continue
-        if isinstance(loop.backend.observe(attempt_id), Live):
+        if not isinstance(loop.backend.observe(attempt_id), Live):
+            loop.backend.forget(attempt_id)
+        elif loop.store.run(run_of(attempt_id)) is not None:  # else see _strangers
             log.warning("attempt %s is over by the records but its processes live: ending them", attempt_id)
             loop.backend.stop(attempt_id, StopOrder(cause=Cause.CANCELLED.value, signal=9, grace_s=0.0))
-        else:
-            loop.backend.forget(attempt_id)
 
 
 def _active(loop: Loop) -> list[Run]:

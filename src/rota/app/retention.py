@@ -33,7 +33,10 @@ def tidy(loop: Loop, keep: Retention) -> int:
     gone = 0
     while (went := loop.call(compact).result()) != 0:  # the store takes a bounded bite at a time
         gone += went or 0
-    Thread(target=_purge, args=(loop, now - keep.logs_days * DAY_S), name="rota-purge", daemon=True).start()
+    # files are dated by the wall clock, which may be another than the house's time
+    Thread(
+        target=_purge, args=(loop, loop.clock.now() - keep.logs_days * DAY_S), name="rota-purge", daemon=True
+    ).start()
     return gone
 
 

@@ -67,10 +67,12 @@ def _least(request: Request, board: Board) -> tuple[int, int]:
     """(GPUs below which a node is of no use to the request, how many such nodes it needs at least)."""
     if request.nodes > 1:
         return request.gpus // request.nodes, request.nodes
+    if request.span:
+        return 1, 1
     largest = max((mask.bit_count() for _, mask in board.layout.eligible(request)), default=0)
     if largest and request.gpus > largest:
         return request.gpus % largest or largest, -(-request.gpus // largest)
-    return (1 if request.span else request.gpus), 1
+    return request.gpus, 1
 
 
 def _prefer_busy(spot: Placement, now: Board, later: Board, request: Request) -> Placement:

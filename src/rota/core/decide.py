@@ -174,6 +174,10 @@ class _Pass:
             self.reserve = reserve(self.snap, self.board, run.id, run.spec.request, self.ends)
             if self.reserve is not None:
                 self.outside = outside(self.board, self.reserve)
+                # it will need its user's share of the limits then: those who pass must leave it that
+                load = self.load[run.user] = self.load_of(run.user).copy()
+                load.running += 1
+                load.gpus += run.spec.request.gpus
 
     def try_preempt(self, run: Run) -> tuple[Preempt, ...] | None:
         """As preempt.choose. With victims the pass ends, so that nobody else takes what they give back."""

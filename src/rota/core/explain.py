@@ -26,6 +26,7 @@ from rota.core.state import State
 from rota.core.usage import Load, Usage
 
 _VERBS = {When.SUCCEEDED: "succeed", When.ENDED: "end", When.FAILED: "fail"}
+HINTS = 8
 SHOWN = 10  # blocking runs named per reason
 
 
@@ -206,7 +207,11 @@ def _changes(snap: Snapshot, run: Run, plan: Plan) -> Iterator[tuple[str, Run]]:
             text = f"with a time limit of {left} s it would fit before the reservation and start now"
             spec = replace(run.spec, time_limit_s=float(left))
             yield text, replace(run, spec=spec, expected_s=min(run.expected_s, left))
-    for gpus in range(request.gpus - 1, 0, -1):
+    gpus = request.gpus
+    for _ in range(HINTS):  # halving: each try is a whole decision
+        gpus = gpus - 1 if gpus <= HINTS else gpus // 2
+        if gpus < 1:
+            return
         fewer = replace(request, gpus=gpus)
         if request.nodes <= 1 and place(snap.board, fewer) is not None:
             text = f"with {gpus} GPU{'s' if gpus > 1 else ''} there would be room now"

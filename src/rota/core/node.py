@@ -15,6 +15,7 @@ class Gpu:
     memory_gb: float
     healthy: bool = True
     why: str = ""  # when unhealthy
+    minor: int | None = None  # of its device file, where that is not its index
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,9 @@ def _attempt_ended(state: State, event: e.AttemptEnded) -> None:
     run, attempt = _live(state, event.run_id, event.attempt_id)
     then = move(run.state, _one_of(event.next, ENDED | {RunState.QUEUED}))
     state.board.give(attempt.placement)
-    _charge(state, run.user, event.gpu_s - attempt.charged_gpu_s, event.at)
+    # what was charged at the start has decayed since: give back no more than is left of it
+    left = Usage(attempt.charged_gpu_s, attempt.planned_at).decayed(event.at, state.policy.half_life_s)
+    _charge(state, run.user, event.gpu_s - left, event.at)
     past = PastAttempt(
         id=attempt.id,
         number=attempt.number,

@@ -38,6 +38,7 @@ class State:
         self.board = Board(Layout(()))
         self.queue = Queue()  # ready to start: queued, nothing to wait for
         self.delayed: list[tuple[float, str]] = []  # queued, backing off until then
+        self.woken = 0  # how many have ever come out of it
         self.dependents: dict[str, set[str]] = {}  # run id -> who waits for it
         self.timeline = Timeline()  # active runs by expected end
         self.load: dict[str, Load] = {}
@@ -126,6 +127,7 @@ class State:
         """Let runs whose back-off is over into the queue."""
         while self.delayed and self.delayed[0][0] <= now:
             _, run_id = self.delayed.pop(0)
+            self.woken += 1
             run = self.runs[run_id]
             self.queue.add(run.id, run.user, run.spec.request, order.key(self.policy, run))
 

@@ -56,15 +56,18 @@ def read_exit(directory: str) -> Exit | None:
     record = records.read(f"{directory}/exit")
     if record is None:
         return None
-    return Exit(
-        cause=Cause(record["cause"]),
-        code=record["code"],
-        signal=record["signal"],
-        message=record["message"],
-        oom=record["oom"],
-        started_tick=record["started_tick"],
-        ended_tick=record["ended_tick"],
-    )
+    try:
+        return Exit(
+            cause=Cause(record["cause"]),
+            code=record["code"],
+            signal=record["signal"],
+            message=record["message"],
+            oom=record["oom"],
+            started_tick=record["started_tick"],
+            ended_tick=record["ended_tick"],
+        )
+    except (KeyError, ValueError, TypeError) as error:  # not written by us: an end all the same
+        return Exit(Cause.LOST, message=f"its exit record cannot be read: {error!r}")
 
 
 def veto(root: str, attempt_id: str, end: Exit) -> bool:
@@ -95,6 +98,11 @@ def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None
         end = Exit(Cause.LOST, message="the machine was restarted")
     records.publish(directory, "exit", records.dump(exit_record(end)), durable=True, replace=False)
     return read_exit(directory)
+
+
+def sweep(attempt_id: str) -> None:
+    """By the mark alone: for an attempt whose record is gone, and with it the name of its group."""
+    procs.kill_marked(attempt_id, time.monotonic() + BURIAL_S)
 
 
 def _sweep(attempt_id: str, group: str, timeout_s: float) -> bool:

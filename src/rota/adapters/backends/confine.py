@@ -140,8 +140,7 @@ def oom_kills(group: str) -> int:
 
 
 def gpus_to_deny(allowed: Iterable[int]) -> list[Device]:
-    """The device files of all GPUs but the task's own. A GPU's number is taken to be its minor, as nvidia-modprobe
-    makes them."""
+    """The device files of all GPUs but the task's own, which are named by their minors."""
     mine = set(allowed)
     try:
         names = os.listdir("/dev")

@@ -139,7 +139,7 @@ def frame(attempt_id: str, body: object) -> bytes:
 
 
 def order_frame(order: LaunchOrder) -> bytes:
-    tasks = [{"gpus": task.gpus, "env": dict(task.env)} for task in order.tasks]
+    tasks = [{"minors": task.minors, "env": dict(task.env)} for task in order.tasks]
     body = {
         "id": order.attempt_id,
         "argv": order.argv,

@@ -134,6 +134,9 @@ class LocalBackend:
     def strays(self) -> Collection[str]:
         return [name for name in os.listdir(f"{self._root}/live") if is_attempt_id(name)]
 
+    def sweep(self, attempt_id: str) -> None:
+        claims.sweep(_checked(attempt_id))
+
     def forget(self, attempt_id: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._root}/live/{_checked(attempt_id)}")
@@ -310,15 +313,18 @@ class LocalBackend:
     # -- in the undertaker's threads
 
     def _bury(self, name: str) -> None:
-        end = claims.bury(self._root, name)
-        attempt = self._known.get(name)
-        if attempt is not None:
-            attempt.burying = False
-        watcher = self._watcher
-        if watcher is not None:
-            watcher.post(
-                lambda: self._settle(name) if end is not None else watcher.later(1.0, lambda: self._settle(name))
-            )
+        end = None
+        try:
+            end = claims.bury(self._root, name)
+        finally:  # whatever went wrong (a full disk): look again in a while
+            attempt = self._known.get(name)
+            if attempt is not None:
+                attempt.burying = False
+            watcher = self._watcher
+            if watcher is not None:
+                watcher.post(
+                    lambda: self._settle(name) if end is not None else watcher.later(1.0, lambda: self._settle(name))
+                )
 
 
 def _checked(attempt_id: str) -> str:

@@ -199,7 +199,7 @@ class Shim:
     def _confine_tasks(self) -> None:
         """A group of its own for each task, so that two tasks on one machine see their own GPUs only."""
         for rank, each in enumerate(self.order["tasks"]):
-            denied = [*confine.gpus_to_deny(each["gpus"]), *self.house.deny]
+            denied = [*confine.gpus_to_deny(each["minors"]), *self.house.deny]
             why = "no cgroup v2"
             for base, deny in (
                 (self.house.group, confine.deny_devices),

@@ -187,6 +187,9 @@ class SimulatedBackend:
     def strays(self) -> Collection[str]:
         return sorted(self._world.live)
 
+    def sweep(self, attempt_id: str) -> None:
+        """Nothing lives here without a record."""
+
     def forget(self, attempt_id: str) -> None:
         self._world.live.discard(_checked(attempt_id))
 

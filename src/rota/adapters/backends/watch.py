@@ -151,7 +151,12 @@ class Watcher:
             self._do(lambda name=name: self._gone(name))  # type: ignore[misc]
 
     def _restart(self) -> None:
-        self._start_zygote()
+        try:
+            self._start_zygote()
+        except OSError as error:  # no process, no memory, no descriptor to be had just now
+            log.error("the launcher cannot be started, trying again: %s", error)
+            self.later(MAX_PAUSE_S, self._restart)
+            return
         self._reborn()
 
     def _start_zygote(self) -> None:

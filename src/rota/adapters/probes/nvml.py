@@ -79,6 +79,7 @@ class NvmlProbe:
                         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
                         type=_text(nvml.nvmlDeviceGetName(handle)),
                         memory_gb=round(memory.total / GB, 1),
+                        minor=nvml.nvmlDeviceGetMinorNumber(handle),
                     )
                 )
             except nvml.NVMLError as error:

@@ -38,7 +38,7 @@ def command(limit: int, days: float, as_json: bool, data_dir: Path) -> None:
         with read_store(data_dir) as store:
             runs = store.runs(RunFilter(limit=limit))
             now = time.time()
-            totals = store.totals(now - days * 86400, now + 1)
+            totals = store.totals(now - days * 86400, float("inf"))
     except CannotStart as error:
         click.echo(f"rota: {error}", err=True)
         sys.exit(75)
