@@ -113,7 +113,7 @@ def at_scale(scale: float) -> list[Row]:
     rows = []
     for ordering in (Ordering.PRIORITY, Ordering.FAIR_SHARE):
         rnd = random.Random(2)
-        empty = world(int(100_000 * scale), ordering, sizes=[1])
+        empty = world(int(100_000 * scale), ordering, sizes=MIXED)
         begun = time.perf_counter()
         plan = decide(snapshot(empty, empty.at))
         rate = len(plan.starts) / (time.perf_counter() - begun)
@@ -141,7 +141,7 @@ def at_scale(scale: float) -> list[Row]:
         rows.append(
             Row(
                 "6",
-                f"placements in one pass, empty cluster, {ordering}",
+                f"placements in one pass, mixed gangs, empty cluster, {ordering}",
                 f"{rate:,.0f}/s",
                 "-",
                 "-",

@@ -194,33 +194,25 @@ def _popen_rate(where: Path, total: int) -> float:
 
 
 def refill(scale: float) -> list[Row]:
-    """A GPU is freed with 1,000 waiting: until the next job's first line."""
+    """With 1,000 waiting: from a job's last act to the next job's first line."""
     count = max(50, int(1000 * scale))
-    delays = []
     with house(nodes=1, gpus=1) as (service, where):
-        fifo = where / "fifo"
+        fifo, last = where / "fifo", where / "last"
         _opened(fifo)
         service.do(ADMIN, Pause())
-        ended: list[float] = []
-
-        def note(first: int, events: Sequence[e.Event]) -> None:
-            ended.extend(time.perf_counter() for event in events if isinstance(event, e.AttemptEnded))
-
-        line = ("/bin/sh", "-c", f"echo x; echo x > {fifo}")
-        for sent in [service.send(ADMIN, Submit(spec(*line))) for _ in range(count + 1000)]:
-            sent.result()
-        service.subscribe(note)
+        # the last act of a job is to leave the time; date runs before it ends, which counts against us
+        line = ("/bin/sh", "-c", f"echo x; date +%s%N > {fifo}; exec date +%s%N > {last}.$ROTA_JOB_ID")
+        sent = [service.send(ADMIN, Submit(spec(*line))) for _ in range(count + 1000)]
+        ids = [each.result().id for each in sent]
         service.do(ADMIN, Resume())
-        _signalled(fifo)
-        for number in range(count):
-            _signalled(fifo)
-            delays.append(time.perf_counter() - ended[number])
+        first = [int(_line(fifo)) for _ in range(count + 1)]
         service.do(ADMIN, Pause())
+        delays = [(first[n + 1] - int(Path(f"{last}.{ids[n]}").read_text())) / 1e9 for n in range(count)]
     p99 = percentile(delays, 0.99) * 1e3
     return [
         Row(
             "5",
-            "GPU freed to the next job's first line, 1,000 queued, p99 (p50)",
+            "one job's last act to the next job's first line, 1,000 queued, p99 (p50)",
             f"{p99:.1f} ms ({percentile(delays, 0.5) * 1e3:.2f})",
             "-",
             "-",
@@ -229,6 +221,10 @@ def refill(scale: float) -> list[Row]:
             verdict(p99, 50, 5, more_is_better=False),
         )
     ]
+
+
+def _line(fifo: Path) -> str:
+    return os.read(_opened(fifo), 64).decode()
 
 
 def preempt(scale: float) -> list[Row]:

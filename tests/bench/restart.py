@@ -79,7 +79,9 @@ def _one(state: State, number: int, at: float, *, ended: bool) -> list[e.Event]:
     run_id = f"{number:012x}"
     argv = ("/bin/sh", "-c", f"python train.py --lr 0.{number}")
     env = {f"VARIABLE_{i}": f"value {i} of user {number % 15}" for i in range(20)}  # captured at submit, a user's own
-    spec = Spec(f"train-{number}", argv, "/tmp", Request(gpus=1 << number % 4), env=env)
+    # those that wait ask for GPUs that are not there, so that they stand in the queue and stay there
+    request = Request(gpus=1 << number % 4, gpu_type="" if ended else "none such")
+    spec = Spec(f"train-{number}", argv, "/tmp", request, env=env)
     made: list[e.Event] = [
         e.RunSubmitted(
             at=at,
@@ -87,7 +89,7 @@ def _one(state: State, number: int, at: float, *, ended: bool) -> list[e.Event]:
             seq=state.next_seq,
             user=f"u{number % 15}",
             spec=spec,
-            held=not ended,
+            held=False,
             waiting_on=(),
             expected_s=600.0,
             expected_from="estimate",
