@@ -19,7 +19,7 @@ from rota.adapters.clock import SystemClock
 from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
 from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
-from rota.adapters.store.open import open_store
+from rota.adapters.store.open import open_reader, open_store
 from rota.app.dispatch import Site
 from rota.app.errors import CannotStart, Conflict, NotFound, Refused, Unavailable
 from rota.app.loop import Loop
@@ -73,11 +73,13 @@ def read_store(data_dir: Path) -> Iterator[Store]:
     try:
         if not path.exists():
             raise CannotStart(f"nothing has run from {data_dir} yet; try: rota local -- echo hello")
-        store = open_store(path)
+        store = open_reader(path)
     except (StoreError, OSError, UnicodeEncodeError) as error:
         raise CannotStart(f"cannot read {str(data_dir)!a}: {error}") from error
     try:
         yield store
+    except StoreError as error:
+        raise CannotStart(f"cannot read {str(data_dir)!a}: {error}") from error
     finally:
         store.close()
 

@@ -32,6 +32,12 @@ def open_store(where: str | os.PathLike[str]) -> SqlStore:
     return open_sqlite(Path(name.removeprefix(SQLITE)).absolute())
 
 
+def open_reader(path: Path) -> SqlStore:
+    """To look beside whoever writes: no writing connection, nothing made, changed or brought up to date."""
+    inspect_file(path)
+    return SqlStore(sqlite.SqliteDatabase(path), None)
+
+
 def open_sqlite(path: Path) -> SqlStore:
     if path.exists() and path.stat().st_size:
         inspect_file(path)

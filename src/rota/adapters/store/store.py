@@ -18,7 +18,7 @@ from rota.adapters.store.database import Database
 from rota.adapters.store.load import collector_off, load_state
 from rota.adapters.store.sql import Statements
 from rota.adapters.store.writer import Writer, run_many
-from rota.app.ports import Fenced, KeyRecord, RunFilter, StoreBroken, StoredEvent, UserTotal
+from rota.app.ports import Fenced, KeyRecord, RunFilter, StoreBroken, StoredEvent, StoreError, UserTotal
 from rota.core.events import Event
 from rota.core.run import ENDED, PastAttempt, Run
 from rota.core.state import State
@@ -31,10 +31,17 @@ CHECKPOINT_EVERY = 10_000  # events, and more when much is live: packing takes i
 class SqlStore:
     """See rota.app.ports.Store. `append`, `compact` and `begin_epoch` come from one thread, reads from any."""
 
-    def __init__(self, database: Database, writer: Connection) -> None:
+    def __init__(self, database: Database, writer: Connection | None) -> None:
+        """Without a writer it can only be read."""
         self._database = database
-        self._sql = Statements(writer.dialect)
-        self._writer = Writer(database, writer, self._sql)
+        self._sql = Statements(database.readers.dialect)
+        self._only_writer = None if writer is None else Writer(database, writer, self._sql)
+
+    @property
+    def _writer(self) -> Writer:
+        if self._only_writer is None:
+            raise StoreError("this store was opened to be read only")
+        return self._only_writer
 
     # -- writing ----------------------------------------------------------------------------------------------------
     def begin_epoch(self) -> int:
@@ -194,7 +201,8 @@ class SqlStore:
 
     def close(self) -> None:
         self._database.readers.dispose()  # first: on SQLite the last connection to go folds the WAL in, if it may write
-        self._writer.close()
+        if self._only_writer is not None:
+            self._only_writer.close()
         self._database.close()
 
 
