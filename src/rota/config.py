@@ -1,4 +1,4 @@
-"""Settings of a server, from flags and ROTA_* variables; flags win."""
+"""Settings of a server. A flag wins over ROTA_DATA_DIR, the one variable that is read so far."""
 
 from __future__ import annotations
 

@@ -61,9 +61,6 @@ class Principal:
         return self.acts_for or self.name
 
 
-HOUSE = Principal("rota", Role.ADMIN)
-
-
 def authorise(who: Principal, act: Act, owner: str | None = None) -> None:
     scope = MAY[who.role].get(act, On.NOTHING)
     if scope is On.ANY or (scope is On.OWN and owner is not None and owner == who.owner):

@@ -64,7 +64,7 @@ def _environment(run: Run, attempt: Attempt, site: Site) -> Mapping[str, str]:
         "ROTA_NODES": str(len(nodes)),
         "ROTA_NODELIST": ",".join(nodes),
         "ROTA_CHECKPOINT_DIR": f"{site.checkpoints}/{run.id}",
-        # one port per attempt, away from the ephemeral range, for torchrun and the like
+        # away from the ephemeral range, for torchrun and the like; two attempts seldom get the same
         "ROTA_MASTER_PORT": str(20000 + hash_text(attempt.id) % 10000),
     }
     if not inside_slurm:  # W&B, Lightning and submitit look for these

@@ -149,7 +149,7 @@ class Loop:
                     return
                 self.step(batch)
         except BaseException as error:
-            # The one writer must not die silently: whatever it is, the process is told and ends (P7).
+            # The one writer must not die silently: whoever waits is told, and nothing more is taken in (P7).
             log.critical("the loop stopped: %s", error, exc_info=not isinstance(error, StoreError))
             self._refuse_all(error, batch or ())
             self.on_fatal(error)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import re
 
-RUN_ID = re.compile(r"[0-9a-f]{12}")
 ATTEMPT_ID = re.compile(r"([0-9a-f]{12})-([1-9][0-9]{0,5})")
-
-
-def is_run_id(text: str) -> bool:
-    return RUN_ID.fullmatch(text) is not None
 
 
 def is_attempt_id(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The limits, one person's and everybody's. Used by the pass, by submit and by explain alike."""
+"""One person's limits on what runs. Used by the pass and by explain alike; what may wait is submit's to judge."""
 
 from __future__ import annotations
 

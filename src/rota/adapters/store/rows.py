@@ -287,7 +287,6 @@ def read_body(table: str, row_id: str, cls: type[T], body: str, sum_: int) -> T:
 
 
 # -- events ---------------------------------------------------------------------------------------------------------
-EVENT_COLUMNS = ["seq", "at", "type", "version", "run_id", "by", "body", "sum"]
 
 
 def event_row(seq: int, event: e.Event, specs: dict[str, SpecText]) -> tuple[Any, ...]:
