@@ -52,7 +52,7 @@ lock: ## write the hash-pinned requirements anew (ARGS=--upgrade takes newer ver
 	fi; \
 	lock() { out=$$1; shift; echo "locking $$out ..."; UV_PYTHON_DOWNLOADS=never "$$uv" pip compile --quiet --universal \
 	  --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(ARGS) \
-	  --extra server --extra postgres --extra gpu pyproject.toml requirements/build.in "$$@" -o "$$out"; }; \
+	  --extra server --extra postgres --extra gpu --extra tui pyproject.toml requirements/build.in "$$@" -o "$$out"; }; \
 	lock requirements/server.txt; \
 	lock requirements/dev.txt --group dev -c requirements/server.txt
 

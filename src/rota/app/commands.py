@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rota.core.policy import Policy
-from rota.core.run import Spec
+from rota.core.run import RunState, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A record to be written; see ports.Record."""
+
+    kind: str
+    id: str
+    body: str  # JSON text of an object; "" takes the record away
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +25,74 @@ class Submit:
     user: str = ""  # for whom; "" = the principal. Only an admin may name another
     held: bool = False
     key: str = ""  # idempotency: the same key from the same principal is the same run
+    max_waiting: int = 0  # refused as Full when so many are queued already; 0 = only the policy's own bound
+    records: tuple[Draft, ...] = ()  # written with it; an empty id or parent becomes the run's id
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitMany:
+    """All or none, in one transaction: a sweep and its runs."""
+
+    submits: tuple[Submit, ...]
+    records: tuple[Draft, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """None = as it is. A command can be changed only while no attempt is live."""
+
+    run_id: str
+    name: str | None = None
+    argv: tuple[str, ...] | None = None
+    workdir: str | None = None
+    labels: Mapping[str, str] | None = None  # merged into what is there; "" takes one away
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    run_id: str
+    archived: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """News of a run that is carried elsewhere, from whoever carries it."""
+
+    run_id: str
+    state: RunState  # starting, running, succeeded, failed or cancelled
+    exit_code: int | None = None
+    error: str = ""
+    labels: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndLease:
+    """Give a lease back while its holder lives on."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapGroup:
+    group: str
+    limit: int  # 0 = no cap
+    owner: str = ""  # whose group it is
+
+
+@dataclass(frozen=True, slots=True)
+class PutRecord:
+    draft: Draft
+    owner: str = ""  # whose it is; "" = the principal's own
+    fresh: bool = False  # refuse (Conflict) when the id is there already
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Make the simulated cluster another size. Refused on real GPUs and while anything holds one."""
+
+    nodes: int
+    gpus: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +123,8 @@ class Reprioritise:
 class Rerun:
     run_id: str
     argv: tuple[str, ...] | None = None  # None = as before
+    workdir: str | None = None
+    labels: Mapping[str, str] | None = None  # merged into the old run's
     held: bool = False
     key: str = ""
 
@@ -74,4 +155,24 @@ class Undrain:
     node_id: str
 
 
-Command = Submit | Cancel | Hold | Release | Reprioritise | Rerun | SetPolicy | Pause | Resume | Drain | Undrain
+Command = (
+    Submit
+    | SubmitMany
+    | Edit
+    | Archive
+    | Report
+    | EndLease
+    | CapGroup
+    | PutRecord
+    | Reshape
+    | Cancel
+    | Hold
+    | Release
+    | Reprioritise
+    | Rerun
+    | SetPolicy
+    | Pause
+    | Resume
+    | Drain
+    | Undrain
+)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from rota.core.events import Event
 from rota.core.node import Node
-from rota.core.run import Exit, PastAttempt, Run, RunState
+from rota.core.run import Exit, Holder, PastAttempt, Run, RunState
 from rota.core.state import State
 
 
@@ -39,6 +39,7 @@ class LaunchOrder:
     terminal: bool = False  # a pty that can be attached to, instead of a plain log
     confine: bool = False  # real GPUs: hide the device files of the others where the kernel lets us
     checkpoint_dir: str | None = None  # made before the command runs, the account's own, kept across attempts
+    holder: Holder | None = None  # a lease: start nothing, watch this process; argv is only what to call it
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,59 @@ class Clock(Protocol):
     def boot_id(self) -> str: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A process of this machine, as somebody may name it in a lease."""
+
+    holder: Holder
+    uid: int
+    user: str  # the account's name, or uid<N>
+    command: tuple[str, ...]  # its argv, as far as it may be read
+
+
+class Processes(Protocol):
+    """Processes that are not ours, named by people."""
+
+    def look(self, pid: int) -> Seen | None:
+        """None = no such process, or a zombie."""
+
+    def watch(self, holder: Holder, on_end: Callable[[], None]) -> Callable[[], None]:
+        """Call `on_end` once, from any thread, when the process is gone; at once if it is gone already. Returns how to
+        stop watching. By pidfd: no polling."""
+
+
+class Samples(Protocol):
+    """Metric rows of runs: many, appended, bounded; apart from the store so that they never delay it."""
+
+    def append(self, run_id: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        """How many were kept. Durable against kill -9 when it returns."""
+
+    def series(self, run_id: str, points: int = 400, keys: int = 200) -> Mapping[str, Sequence[tuple[float, float]]]:
+        """(step, value) by key, thinned out evenly to at most `points`, first and last kept; {} without any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What kind of cluster this machine belongs to, and how that was found out."""
+
+    type: str  # unknown slurm local_gpu kubernetes ray shared_head_node cpu_only
+    status: str  # unknown healthy degraded offline
+    confidence: float
+    description: str
+    head_node: str | None = None
+    node_count: int | None = None
+    gpu_count: int | None = None
+    signals: tuple[str, ...] = ()
+    slurm_nodes: int = 0
+    kubernetes_nodes: int = 0
+    ssh_hosts: int = 0
+
+
+class Detector(Protocol):
+    def detect(self, preferred: str | None = None) -> Cluster:
+        """Bounded in time: every command it asks has a timeout."""
+
+
 class StoreError(Exception):
     """The store could not do it. Nothing of the batch is in it."""
 
@@ -185,8 +239,23 @@ class RunFilter:
 
     user: str | None = None
     states: frozenset[RunState] = frozenset()
+    group: str | None = None
+    archived: bool | None = None  # None = both
     before: int | None = None
     limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A small document of a door, kept beside the runs: a sweep, an alert, a token's hash, a workspace."""
+
+    kind: str
+    id: str
+    parent: str
+    seq: int  # of the event that first wrote it: the order of making, and the cursor
+    at: float  # of that event
+    by: str
+    body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +288,16 @@ class Store(Protocol):
     def key(self, principal: str, key: str) -> KeyRecord | None: ...
 
     def events(self, after: int, limit: int, run_id: str | None = None) -> Sequence[StoredEvent]: ...
+
+    def counts(self) -> Mapping[RunState, int]:
+        """How many runs there are in each state, archived ones aside."""
+
+    def record(self, kind: str, record_id: str) -> Record | None: ...
+
+    def records(
+        self, kind: str, *, parent: str | None = None, before: int | None = None, limit: int = 100
+    ) -> Sequence[Record]:
+        """Newest first; `before` is the seq of the last one seen."""
 
     def totals(self, since: float, until: float) -> Sequence[UserTotal]:
         """Who used what: GPU-seconds of attempts that ended in [since, until)."""

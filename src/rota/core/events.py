@@ -57,6 +57,20 @@ class RunReprioritised(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunEdited(RunEvent):
+    """Its spec was changed: anything while it waits, names and labels later too, even after its end."""
+
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArchived(RunEvent):
+    """Put out of sight, or back into it."""
+
+    archived: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(RunEvent):
     """The end of a run that has no live attempt: cancelled or refused while it waited."""
 
@@ -70,6 +84,7 @@ class AttemptPlanned(RunEvent):
     tick: float
     fence: int
     placement: Placement
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +114,24 @@ class AttemptEnded(RunEvent):
     why: str = ""
     not_before: float = 0.0
     counts: bool = False  # against max_retries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCapped(Event):
+    """At most `limit` runs of the group are active at a time; 0 = no cap."""
+
+    group: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPut(Event):
+    """A small document of a door was written: a sweep, an alert, a token's hash. No decision reads it."""
+
+    kind: str
+    id: str
+    parent: str  # the run, sweep or session it belongs to; "" = none
+    body: str  # JSON text; "" = it is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +185,15 @@ TYPES: Mapping[str, type[Event]] = {
         RunHeld,
         RunReleased,
         RunReprioritised,
+        RunEdited,
+        RunArchived,
         RunEnded,
         AttemptPlanned,
         AttemptStarted,
         StopRequested,
         AttemptEnded,
+        GroupCapped,
+        RecordPut,
         NodeSeen,
         NodeRemoved,
         NodeDrained,

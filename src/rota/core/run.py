@@ -56,6 +56,7 @@ class Cause(StrEnum):
     LAUNCH_FAILED = "launch_failed"  # the command could not be begun; message says why
     NEVER_STARTED = "never_started"  # stopped before it was claimed
     LOST = "lost"  # its supervisor or its machine vanished
+    RELEASED = "released"  # a lease: its holder ended or gave it back; how the holder fared is not ours to know
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Exit:
 
     @property
     def ok(self) -> bool:
-        return self.cause is Cause.EXITED and self.code == 0
+        return (self.cause is Cause.EXITED and self.code == 0) or self.cause is Cause.RELEASED
 
 
 class When(StrEnum):
@@ -96,8 +97,18 @@ class Dependency:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that is not ours and holds GPUs for as long as it lives. The start time tells it from a later process
+    with the same number, the boot id from one before the machine restarted."""
+
+    pid: int
+    start_ticks: int  # field 22 of /proc/<pid>/stat
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
-    """What was asked for. Never changes after the submit."""
+    """What was asked for. Changes only by RunEdited."""
 
     name: str
     argv: tuple[str, ...]  # a shell line is ("/bin/sh", "-c", line)
@@ -117,7 +128,9 @@ class Spec:
     grace_s: float = 10.0  # from the polite signal to SIGKILL
     terminal: bool = False
     log_cap_bytes: int = 1 << 30
-    labels: Mapping[str, str] = field(default_factory=dict)  # the doors' own words about it: sweep, chat session, ...
+    labels: Mapping[str, str] = field(default_factory=dict)  # the doors' own words about it: chat session, tags, ...
+    group: str = ""  # of a sweep: its runs share a cap on how many are active
+    holder: Holder | None = None  # a lease: nothing is launched, this process holds what is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +161,7 @@ class Attempt:
     started_at: float | None = None
     pid: int | None = None
     stop: Stop | None = None
+    reported: bool = False  # carried elsewhere by somebody who reports: no GPU of ours, nothing to launch or to look at
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +198,7 @@ class Run:
     past: tuple[PastAttempt, ...] = ()  # the newest KEPT_ATTEMPTS; the store keeps all
     ended_at: float | None = None
     why: str = ""  # of the last change that needs a word: hold, requeue, end
+    archived_at: float | None = None  # put out of sight by a person
 
 
 KEPT_ATTEMPTS = 20
