@@ -1,11 +1,20 @@
-"""Settings of a server. A flag wins over ROTA_DATA_DIR, the one variable that is read so far."""
+"""Settings of a server: a flag wins over an environment variable, that over a default.
+
+Every variable that older servers of this field documented is an alias of one of ours; where both are set, ours wins.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
+
+
+class BadSetting(Exception):
+    """A flag or variable that makes no sense; the text names it and says what would be right."""
 
 
 def default_data_dir(env: Mapping[str, str] | None = None) -> Path:
@@ -23,3 +32,125 @@ class Settings:
     simulated: tuple[int, int] | None = None  # nodes x GPUs; None = real GPUs, or 2 x 8 simulated where there are none
     probe_every_s: float = 10.0
     tidy_every_s: float = 6 * 3600.0
+    host: str = "127.0.0.1"
+    port: int = 10000
+    lease_port: int = 9123  # 0 = no port of its own for the lease door
+    unix_socket: bool = True  # rota.sock in the data directory: who is on the other end is known from the kernel
+    workdir: str = ""  # of runs that name none; "" = where the server was started
+    shared_token: str = ""  # acts as an admin named `shared`
+    scheduling: bool = True  # False = start paused
+    ordering: str = ""  # "" = as it was, at first by priority
+    queue_capacity: int = 100  # of POST /queue/submit
+    cluster_type: str = ""  # said instead of detected
+    ray_address: str = ""
+    server_url: str = ""  # how others reach this server, for links; "" = from host and port
+    allowed_hosts: tuple[str, ...] = ()  # further names under which browsers may call us
+    private: bool = False  # hide other people's runs
+    run_as: str = ""  # on a server that runs as root: the account of people who have none on this machine
+    login_tries: int = 10  # failed logins a minute and source
+    agent_calls: int = 600  # calls a minute of one agent
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,12}", text.strip()) or not least <= int(text) <= most:
+            raise ValueError(f"is not a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def _switch(text: str) -> bool:
+    word = text.strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("is neither true nor false")
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        word = text.strip().lower()
+        if word not in words:
+            raise ValueError(f"is not one of {', '.join(words)}")
+        return word
+
+    return read
+
+
+def _cluster(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([0-9]{1,4})x([0-9]{1,2})", text)
+    if match is None or not 1 <= int(match[1]) <= 5000 or not 0 <= int(match[2]) <= 64:
+        raise ValueError("is not nodes x GPUs, such as 2x8 (up to 5000x64)")
+    return int(match[1]), int(match[2])
+
+
+def _private(text: str) -> bool:
+    return _one_of("private", "open")(text) == "private"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip().lower() for name in text.split(",") if name.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a setting may come from besides its flag."""
+
+    field: str
+    variables: tuple[str, ...]  # the first that is set wins
+    read: Callable[[str], Any]
+
+
+SOURCES = (
+    Source("data_dir", ("ROTA_DATA_DIR",), Path),
+    Source("database_url", ("ROTA_DATABASE_URL",), str),
+    Source("simulated", ("ROTA_SIMULATE",), _cluster),
+    Source("host", ("ROTA_HOST",), str),
+    Source("port", ("ROTA_PORT",), _number(0, 65535)),
+    Source("lease_port", ("ROTA_LEASE_PORT", "GPUSCHED_PORT"), _number(0, 65535)),
+    Source("unix_socket", ("ROTA_UNIX_SOCKET",), _switch),
+    Source("workdir", ("ROTA_WORKDIR",), str),
+    Source("shared_token", ("ROTA_SHARED_TOKEN", "RESEARCH_AGENT_USER_AUTH_TOKEN"), str),
+    Source("scheduling", ("ROTA_SCHEDULING", "RESEARCH_AGENT_GPU_ORCHESTRATION_ENABLED"), _switch),
+    Source(
+        "ordering",
+        ("ROTA_SCHEDULING_POLICY", "RESEARCH_AGENT_SCHEDULING_POLICY"),
+        _one_of("priority", "fcfs", "sjf", "fair_share"),
+    ),
+    Source("queue_capacity", ("ROTA_QUEUE_CAPACITY", "RESEARCH_AGENT_MAX_QUEUE_SIZE"), _number(1, 200_000)),
+    Source("cluster_type", ("ROTA_CLUSTER_TYPE", "RESEARCH_AGENT_CLUSTER_TYPE"), str),
+    Source("ray_address", ("RAY_ADDRESS",), str),
+    Source("server_url", ("ROTA_SERVER_URL", "RESEARCH_AGENT_SERVER_URL"), str),
+    Source("allowed_hosts", ("ROTA_ALLOWED_HOSTS",), _names),
+    Source("private", ("ROTA_PRIVACY",), _private),
+    Source("run_as", ("ROTA_RUN_AS",), str),
+    Source("login_tries", ("ROTA_LOGIN_TRIES",), _number(1, 100_000)),
+    Source("agent_calls", ("ROTA_AGENT_CALLS",), _number(1, 10_000_000)),
+)
+# Read by older servers of this field and taken notice of here, but they need no setting of ours: a run's terminal is a
+# pty that `rota attach` joins, in a tmux session of whatever name.
+NOTICED = ("RESEARCH_AGENT_TMUX_SESSION", "GPUSCHED_URL")
+
+
+def read_settings(flags: Mapping[str, Any], env: Mapping[str, str] | None = None) -> tuple[Settings, dict[str, str]]:
+    """The settings, and for each where it came from: a flag, the name of a variable, or "default"."""
+    env = os.environ if env is None else env
+    values: dict[str, Any] = {"data_dir": default_data_dir(env)}
+    origins = {field.name: "default" for field in fields(Settings)}
+    for source in SOURCES:
+        for name in source.variables:
+            if env.get(name, "") != "":
+                try:
+                    values[source.field] = source.read(env[name])
+                except ValueError as error:
+                    shown = "" if "TOKEN" in name else f" {env[name][:100]!r}"
+                    raise BadSetting(f"{name}:{shown} {error}") from error
+                origins[source.field] = name
+                break
+    for field, value in flags.items():
+        if value is not None:
+            values[field] = value
+            origins[field] = "flag"
+    return Settings(**values), origins

@@ -1,0 +1,160 @@
+"""What a client may ask of a run, through whichever door: parsed here once, and turned into a Spec."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rota.api.house import House
+from rota.api.render.words import argv_of
+from rota.app.authz import Principal, Role
+from rota.app.commands import Draft, Submit
+from rota.app.errors import Invalid
+from rota.core.resources import Request
+from rota.core.run import Dependency, Spec, When
+
+MAX_GPUS = 100_000
+MAX_TEXT = 131_072
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Word = Annotated[str, Field(max_length=500)]
+Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
+Amount = Annotated[float, Field(ge=0, le=1e9)]
+Count = Annotated[int, Field(ge=0, le=MAX_GPUS)]
+Priority = Annotated[int, Field(ge=1, le=4, description="1 low, 2 normal, 3 high, 4 critical")]
+
+
+class Body(BaseModel):
+    """Of every request: numbers are finite, and an unknown field is let pass, as clients of this field expect."""
+
+    model_config = ConfigDict(allow_inf_nan=False, extra="ignore")
+
+
+class After(Body):
+    run_id: Word
+    when: Literal["succeeded", "ended", "failed"] = "succeeded"
+
+
+class Workspace(Body):
+    """What the code looked like when the run was submitted."""
+
+    root: Word = ""
+    commit: Word = ""
+    branch: Word = ""
+    remote: Word = ""
+    dirty: bool = False
+    diff: Annotated[str, Field(max_length=512 * 1024)] = ""
+    diff_truncated: bool = False
+    argv: Annotated[list[Text], Field(max_length=10_000)] = Field(default_factory=list)
+    env: Annotated[dict[Word, Text], Field(max_length=200)] = Field(default_factory=dict)
+
+
+class Extras(Body):
+    """The fields every door takes besides its own."""
+
+    argv: Annotated[list[Text], Field(min_length=1, max_length=10_000)] | None = Field(
+        None, description="Instead of `command`: the words of the command, run without a shell."
+    )
+    gpu_memory_gb: Amount = 0
+    gpu_type: Word = Field("", description="A part of the GPU's name, such as H100.")
+    nodes: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="Spread evenly over exactly so many nodes.")
+    span: bool = Field(False, description="May be split over nodes when no single node has room.")
+    cpus: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    memory_gb: Amount = 0
+    env: Annotated[dict[Word, Text], Field(max_length=10_000)] = Field(default_factory=dict)
+    estimated_duration_seconds: Seconds | None = None
+    time_limit_seconds: Seconds | None = None
+    max_retries: Annotated[int, Field(ge=0, le=100)] = Field(
+        3, description="For lost nodes and the like; a command that fails by itself is not run again."
+    )
+    retry_failures: bool = Field(False, description="Run it again also when the command itself failed.")
+    depends_on: Annotated[list[Word | After], Field(max_length=100)] = Field(default_factory=list)
+    tags: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=50)] = Field(default_factory=list)
+    preemptible: bool = False
+    checkpoint_signal: Annotated[int, Field(ge=1, le=31)] = 15
+    grace_seconds: Annotated[float, Field(ge=0, le=86400)] = 10.0
+    terminal: bool = Field(False, description="Give it a terminal that `rota attach` joins.")
+    umask: Annotated[int, Field(ge=0, le=0o777)] = 0o022
+    account: Word | None = Field(None, description="The unix account to run as; for admins of a server that is root.")
+    workspace: Workspace | None = None
+    idempotency_key: Word = ""
+
+
+def gpus_by_default(house: House) -> int:
+    return 1 if house.service.view().total_gpus() else 0
+
+
+def spec_of(
+    house: House,
+    who: Principal,
+    extras: Extras,
+    *,
+    name: str,
+    command: str | None,
+    gpus: int,
+    priority: int = 2,
+    workdir: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    group: str = "",
+) -> Spec:
+    if (command is None) == (extras.argv is None):
+        raise Invalid("command: give either `command`, a line for the shell, or `argv`, a list of words", "command")
+    if command is not None and not command.strip():
+        raise Invalid("command: is empty; give what to run", "command")
+    if workdir is not None and not workdir.strip():
+        raise Invalid("workdir: is blank; leave it out for the server's own", "workdir")
+    request = Request(
+        gpus=gpus,
+        nodes=extras.nodes,
+        gpu_memory_gb=extras.gpu_memory_gb,
+        gpu_type=extras.gpu_type,
+        cpus=extras.cpus,
+        memory_gb=extras.memory_gb,
+        span=extras.span,
+    )
+    return Spec(
+        name=name,
+        argv=argv_of(command) if command is not None else tuple(extras.argv or ()),
+        workdir=os.path.join(house.workdir, workdir) if workdir else house.workdir,
+        request=request,
+        env=extras.env,
+        umask=extras.umask,
+        account=house.account_for(who, extras.account),
+        priority=priority,
+        estimate_s=extras.estimated_duration_seconds,
+        time_limit_s=extras.time_limit_seconds,
+        depends_on=tuple(_dependency(item) for item in extras.depends_on),
+        max_retries=extras.max_retries,
+        retry_failures=extras.retry_failures,
+        preemptible=extras.preemptible,
+        checkpoint_signal=extras.checkpoint_signal,
+        grace_s=extras.grace_seconds,
+        terminal=extras.terminal,
+        labels={**({"tags": json.dumps(extras.tags)} if extras.tags else {}), **(labels or {})},
+        group=group,
+    )
+
+
+def submit_of(
+    spec: Spec, who: Principal, by: str, extras: Extras, *, user: str | None, held: bool, key: str | None
+) -> Submit:
+    """`by` is how the caller is known: a `user` in the request counts only where nobody is authenticated, and is
+    a label to the shared token."""
+    for_whom = user if user and by in ("open", "shared") and who.role is Role.ADMIN else ""
+    records: tuple[Draft, ...] = ()
+    if extras.workspace is not None:
+        records = (Draft("workspace", "", extras.workspace.model_dump_json()),)
+    return Submit(spec, user=for_whom, held=held, key=key or extras.idempotency_key, records=records)
+
+
+def _dependency(item: str | After) -> Dependency:
+    return Dependency(item) if isinstance(item, str) else Dependency(item.run_id, When(item.when))
+
+
+def compact(labels: Mapping[str, Any]) -> dict[str, str]:
+    """Labels from optional fields: what is None is left out."""
+    given = {name: value for name, value in labels.items() if value is not None}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}

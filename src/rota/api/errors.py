@@ -1,0 +1,97 @@
+"""Refusals as HTTP: the status, and a body in the words clients of this field read."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.api.answers import Json
+from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Refused, Unavailable
+from rota.app.ports import StoreError
+
+log = logging.getLogger(__name__)
+
+STATUS: dict[type[Refused], int] = {
+    Invalid: 422,
+    NotFound: 404,
+    Forbidden: 403,
+    Conflict: 409,
+    Full: 429,
+    Unavailable: 503,
+}
+RETRY_AFTER_S = "1"
+LONGEST_INPUT = 200
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(StoreError, unreadable)
+    app.add_exception_handler(RequestValidationError, misshapen)
+    app.add_exception_handler(HTTPException, plain)
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 400)
+    if status == 422:
+        return Json({"detail": [fault(error.field, error.message)]}, 422)
+    headers = {"Retry-After": RETRY_AFTER_S} if status in (429, 503) else None
+    return Json({"detail": error.message}, status, headers)
+
+
+def fault(field: str | None, message: str, given: Any = None) -> dict[str, Any]:
+    """One entry of a 422, in FastAPI's shape."""
+    return {"type": "value_error", "loc": ["body", *([field] if field else [])], "msg": message, "input": given}
+
+
+async def unreadable(request: Request, error: Exception) -> Response:
+    log.warning("the store did not answer: %s", error)
+    return Json({"detail": "the store does not answer just now; ask again"}, 503, {"Retry-After": RETRY_AFTER_S})
+
+
+async def misshapen(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    faults = [
+        {
+            "type": item["type"],
+            "loc": [_part(p) for p in item["loc"]],
+            "msg": item["msg"],
+            "input": shown(item.get("input")),
+        }
+        for item in error.errors()[:20]
+    ]
+    return Json({"detail": faults}, 422)
+
+
+async def plain(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers) if error.headers else None
+    return Json({"detail": error.detail}, error.status_code, headers)
+
+
+def _part(part: Any) -> Any:
+    return part if isinstance(part, int) else str(part)[:LONGEST_INPUT]
+
+
+def shown(value: Any) -> Any:
+    """What was sent, as far as it can be sent back: short and finite; of what has parts, only how many."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 63 else str(value)[:LONGEST_INPUT]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return value[:LONGEST_INPUT]
+    if isinstance(value, bytes):
+        return value[:LONGEST_INPUT].decode("utf-8", "replace")
+    return (
+        f"({type(value).__name__} of {len(value)})" if isinstance(value, dict | list | tuple) else type(value).__name__
+    )

@@ -1,0 +1,228 @@
+"""What stands before every route: is the host ours, the page that calls ours, the caller known, the body bounded?
+
+Pure ASGI, since it runs for every request. A route is closed unless it is named in OPEN, so a new route can not be open
+by being forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import math
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+
+from rota.api.answers import Json, dumps
+from rota.api.gate import COOKIE, Known, Turned
+from rota.api.house import House
+from rota.app.authz import Principal, Role
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY = 4 << 20
+BODY_WITHIN_S = 30.0
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+OPEN = frozenset({"/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login"})
+OPEN_BELOW = ("/prompt-skills", "/static/")  # to read
+LEASE_PATHS = frozenset({"/status", "/jobs", "/acquire", "/release"})
+STRANGER = Principal("anonymous", Role.VIEWER)  # on an open route, without a token
+OWNER_OF_PID = Principal("anonymous", Role.USER)  # at the lease door's own port: whose pid it names decides
+PEER = re.compile(r"uid=([0-9]{1,10})")
+
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (
+        b"content-security-policy",
+        b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+        b"frame-ancestors 'none'",
+    ),
+]
+NO_STORE = (b"cache-control", b"no-store")
+
+
+class Guard:
+    def __init__(self, app: App, house: House, *, lease_port: bool = False, loopback: bool = True) -> None:
+        self._app = app
+        self._house = house
+        self._lease_port = lease_port  # only the lease door's routes are behind it
+        self._needs_no_token = lease_port and loopback
+        self._hosts = {"localhost", socket.gethostname().lower(), *house.settings.allowed_hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = _Headers(scope["headers"])
+        refusal = self._examine(scope, headers)
+        if refusal is not None:
+            await self._refuse(scope, receive, send, refusal)
+            return
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+            return
+        await self._app(scope, _bounded(receive), _adding_headers(send))
+
+    def _examine(self, scope: Scope, headers: _Headers) -> Turned | None:
+        peer = PEER.fullmatch((scope.get("client") or ("",))[0])
+        if peer is None:  # on the unix socket there is no browser, and no name to rebind
+            turned = self._browser(headers)
+            if turned is not None:
+                return turned
+        if headers.length > MAX_BODY:
+            return Turned(413, f"the body is larger than {MAX_BODY} bytes")
+        return self._identify(scope, headers, int(peer[1]) if peer else None)
+
+    def _browser(self, headers: _Headers) -> Turned | None:
+        """A page of another site must not call us, neither under its own name (Origin) nor under one that it made
+        resolve to this machine (Host)."""
+        host = headers.host
+        if not self._ours(host):
+            return Turned(421, f"this server is not {host[:100]!r}; start it with ROTA_ALLOWED_HOSTS to add a name")
+        origin = headers.origin
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+            return Turned(403, f"pages of {origin[:100]!r} may not call this server")
+        if origin is None and headers.fetch_site in ("cross-site", "same-site") and headers.fetch_mode != "navigate":
+            return Turned(403, "pages of other sites may not call this server")
+        return None
+
+    def _ours(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if re.fullmatch(r"(?s).*:[0-9]*", host) and not host.endswith("]") else host
+        if name.lower() in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True  # an address is nobody's to rebind
+
+    def _identify(self, scope: Scope, headers: _Headers, uid: int | None) -> Turned | None:
+        house, source = self._house, (scope.get("client") or ("",))[0]
+        found = house.gate.admit(source=source, secret=headers.token, cookie=headers.cookie, uid=uid)
+        if isinstance(found, Known):
+            if found.by == "cookie" and scope.get("method", "GET") not in SAFE and headers.origin is None:
+                return Turned(403, "a browser session may change things only from a page of this server")
+            if found.by == "open" and self._needs_no_token:
+                found = Known(OWNER_OF_PID, "pid")
+            scope["rota.who"], scope["rota.by"] = found.who, found.by
+            return self._pace(found.who)
+        if found.status == 401:
+            if self._needs_no_token and not headers.token:
+                scope["rota.who"], scope["rota.by"] = OWNER_OF_PID, "pid"
+                return None
+            if is_open(scope["path"], scope.get("method", "GET")) and scope["type"] == "http":
+                scope["rota.who"], scope["rota.by"] = STRANGER, ""
+                return None
+        return found
+
+    def _pace(self, who: Principal) -> Turned | None:
+        buckets = self._house.agents if who.role is Role.AGENT else self._house.people
+        wait_s = buckets.take(who.name, time.monotonic())
+        return Turned(429, f"too many calls by {who.name}; wait {wait_s:.1f} s", wait_s) if wait_s else None
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, turned: Turned) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 4000 + turned.status, "reason": turned.why[:100]})
+            return
+        body: dict[str, Any] = {"detail": turned.why}
+        if self._lease_port or scope["path"] in LEASE_PATHS:
+            body["error"] = turned.why
+        headers = {"Retry-After": str(max(1, math.ceil(turned.retry_after_s)))} if turned.status == 429 else None
+        await Json(body, turned.status, headers)(scope, receive, _adding_headers(send))
+
+
+def is_open(path: str, method: str) -> bool:
+    return path in OPEN or (method in SAFE and path.startswith(OPEN_BELOW))
+
+
+class _Headers:
+    """The few headers the guard reads."""
+
+    __slots__ = ("cookie", "fetch_mode", "fetch_site", "host", "length", "origin", "token")
+
+    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
+        self.host = ""
+        self.origin: str | None = None
+        self.fetch_site = self.fetch_mode = ""
+        self.token: str | None = None
+        self.cookie: str | None = None
+        self.length = 0
+        for name, value in raw:
+            match name:
+                case b"host":
+                    self.host = value.decode("latin-1")
+                case b"origin":
+                    self.origin = value.decode("latin-1")
+                case b"x-auth-token":
+                    self.token = value.decode("latin-1") or self.token
+                case b"authorization":
+                    scheme, _, rest = value.decode("latin-1").partition(" ")
+                    if scheme.lower() == "bearer" and self.token is None:
+                        self.token = rest.strip() or None
+                case b"cookie":
+                    self.cookie = _session(value.decode("latin-1")) or self.cookie
+                case b"content-length":
+                    self.length = int(value) if value.isdigit() else 0
+                case b"sec-fetch-site":
+                    self.fetch_site = value.decode("latin-1")
+                case b"sec-fetch-mode":
+                    self.fetch_mode = value.decode("latin-1")
+
+
+def _session(header: str) -> str | None:
+    try:
+        morsel = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return None
+    return None if morsel is None else morsel.value
+
+
+def _bounded(receive: Receive) -> Receive:
+    """No more than MAX_BODY, and not for ever."""
+    size = 0
+    whole = False
+
+    async def bounded() -> Message:
+        nonlocal size, whole
+        if whole:  # waiting for the client to go, which may take as long as the answer
+            return await receive()
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                message = await receive()
+        except TimeoutError:
+            return {"type": "http.disconnect"}
+        size += len(message.get("body", b""))
+        if size > MAX_BODY:
+            return {"type": "http.disconnect"}
+        whole = not message.get("more_body", False)
+        return message
+
+    return bounded
+
+
+def _adding_headers(send: Send) -> Send:
+    async def adding(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = message["headers"] = list(message.get("headers", ()))
+            headers += HEADERS
+            if not any(name == b"cache-control" for name, _ in headers):
+                headers.append(NO_STORE)
+        await send(message)
+
+    return adding
+
+
+def error_body(text: str) -> bytes:
+    return dumps({"error": text})

@@ -1,0 +1,76 @@
+"""What every door needs, in one value; `main` puts it together."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rota.api.gate import Gate
+from rota.api.hub import Hub
+from rota.api.limits import Buckets
+from rota.app.authz import Principal, Role
+from rota.app.errors import Forbidden
+from rota.app.leases import Leases
+from rota.app.ports import Detector, Processes, Samples
+from rota.app.service import Service
+from rota.config import Settings
+from rota.core.run import Run
+
+
+@dataclass(slots=True)
+class House:
+    service: Service
+    leases: Leases
+    processes: Processes
+    samples: Samples
+    detector: Detector
+    settings: Settings
+    gate: Gate
+    hub: Hub
+    started_at: float  # epoch seconds
+    skills: Path  # the directory of prompt skills
+    version: str
+    people: Buckets = field(default_factory=lambda: Buckets(20_000.0, 40_000.0))
+    agents: Buckets = field(init=False)
+
+    def __post_init__(self) -> None:
+        calls = self.settings.agent_calls
+        self.agents = Buckets(calls / 60.0, max(10.0, calls / 5.0))
+
+    @property
+    def workdir(self) -> str:
+        return self.settings.workdir or os.getcwd()
+
+    def may_see(self, who: Principal, run: Run) -> bool:
+        """A lab's habit is that everybody sees everybody's runs; `private` hides other people's."""
+        return not self.settings.private or who.role is Role.ADMIN or run.user == who.owner
+
+    def may_see_secrets(self, who: Principal, run: Run) -> bool:
+        return who.role is Role.ADMIN or run.user == who.owner
+
+    def account_for(self, who: Principal, asked: str | None) -> str | None:
+        """The unix account a run of this caller gets. Only a server that runs as root can choose: there nobody but an
+        admin may run as root, so a person needs an account on this machine, or the server a `run_as`."""
+        if os.geteuid() != 0:
+            if asked and asked != pwd.getpwuid(os.geteuid()).pw_name:
+                raise Forbidden("account: this server does not run as root, so every run has its account", "account")
+            return None
+        if asked or who.role is Role.ADMIN:
+            return asked
+        for name in (who.owner, self.settings.run_as):
+            if name and _exists(name):
+                return name
+        raise Forbidden(
+            f"{who.owner} has no account on this machine to run as; make one, "
+            "or let the server be started with --run-as ACCOUNT"
+        )
+
+
+def _exists(account: str) -> bool:
+    try:
+        pwd.getpwnam(account)
+    except KeyError:
+        return False
+    return True

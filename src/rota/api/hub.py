@@ -1,0 +1,145 @@
+"""Every durable event, to everybody who watches, in order and without gaps.
+
+The newest events are kept once, encoded, in a ring that all watchers share; a watcher is no more than a place in it, so
+a thousand of them cost little and none can fill memory. Who comes back after a while reads what it missed from the
+store first. Who cannot keep up is dropped, and can come back at the place it had reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from rota.api.answers import dumps
+from rota.api.render.events import as_message
+from rota.app.errors import NotFound
+from rota.app.service import Service
+from rota.core import events as e
+
+RING = 10_000
+FROM_STORE = 500
+MAX_WATCHERS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    seq: int
+    text: bytes  # the JSON of one message
+    owner: str | None  # whose run it is about; None = it is about no run
+
+
+class Behind(Exception):
+    """The watcher fell out of the ring: it does not read fast enough. It can come back after the last it got."""
+
+
+class TooMany(Exception):
+    """There are MAX_WATCHERS already."""
+
+
+class Hub:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._ring: list[Told] = []
+        self._base = 0  # how many were taken out of the ring's front
+        self._floor = 0  # every event after this one is in the ring
+        self._owners: dict[str, str] = {}  # of live runs
+        self._news = asyncio.Event()  # set, and replaced by another, at every batch
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.last = 0  # seq of the newest event
+        self.watchers = 0
+
+    async def open(self) -> None:
+        """Before the first request."""
+        self._loop = asyncio.get_running_loop()
+        self._service.subscribe(self._hear)
+        view = self._service.view()
+        self.last = max(self.last, view.version)
+        self._floor = self._ring[0].seq - 1 if self._ring else self.last
+        self._owners = {run.id: run.user for run in view.runs.values()} | self._owners
+
+    def _hear(self, first: int, events: Sequence[e.Event]) -> None:
+        """On the writer's thread: hand over and return at once."""
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._take, first, tuple(events))
+
+    def _take(self, first: int, events: Sequence[e.Event]) -> None:
+        for seq, event in enumerate(events, first):
+            self.last = max(self.last, seq)
+            message = as_message(seq, event)
+            if message is not None:
+                self._ring.append(Told(seq, dumps(message), self._owner(event)))
+        if len(self._ring) > 2 * RING:
+            self._floor = self._ring[RING - 1].seq
+            del self._ring[:RING]
+            self._base += RING
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _owner(self, event: e.Event) -> str | None:
+        if not isinstance(event, e.RunEvent):
+            return None
+        if isinstance(event, e.RunSubmitted):
+            self._owners[event.run_id] = event.user
+        if isinstance(event, e.RunEnded) or (isinstance(event, e.AttemptEnded) and event.next != "queued"):
+            return self._owners.pop(event.run_id, "")
+        return self._owners.get(event.run_id, "")
+
+    async def watch(self, after: int | None, pause_s: float = 15.0) -> AsyncIterator[Told | None]:
+        """Everything after `after` (None = from now on), then whatever happens. None = nothing did for a while."""
+        if self.watchers >= MAX_WATCHERS:
+            raise TooMany
+        self.watchers += 1
+        try:
+            place = self.last if after is None else min(after, self.last)
+            while place < self._floor:
+                missed = await asyncio.to_thread(self._missed, place)
+                place = missed[-1][0] if missed else self._floor
+                for _, told in missed:
+                    if told is not None:
+                        yield told
+            index = self._base + bisect_right(self._ring, place, key=lambda told: told.seq)
+            async for news in self._follow(index, pause_s):
+                yield news
+        finally:
+            self.watchers -= 1
+
+    async def _follow(self, index: int, pause_s: float) -> AsyncIterator[Told | None]:
+        while True:
+            news = self._news
+            while index < self._base + len(self._ring):
+                if index < self._base:
+                    raise Behind
+                told = self._ring[index - self._base]
+                index += 1
+                yield told
+            if news is not self._news:  # something came while the last was sent
+                continue
+            try:
+                async with asyncio.timeout(pause_s):
+                    await news.wait()
+            except TimeoutError:
+                yield None
+
+    def _missed(self, after: int) -> list[tuple[int, Told | None]]:
+        found = []
+        owners: dict[str, str] = {}
+        for stored in self._service.events(after, FROM_STORE):
+            message = as_message(stored.seq, stored.event)
+            told = None
+            if message is not None:
+                told = Told(stored.seq, dumps(message), self._owner_then(stored.event, owners))
+            found.append((stored.seq, told))
+        return found
+
+    def _owner_then(self, event: e.Event, owners: dict[str, str]) -> str | None:
+        if not isinstance(event, e.RunEvent):
+            return None
+        if event.run_id not in owners:
+            try:
+                owners[event.run_id] = self._service.run(event.run_id).user
+            except NotFound:  # dropped by retention since
+                owners[event.run_id] = ""
+        return owners[event.run_id]

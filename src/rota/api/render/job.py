@@ -1,0 +1,143 @@
+"""A run in the words of the queue door, and the numbers over all of them.
+
+A list may hold 10,000 jobs, and a run is an immutable value: each is encoded once and its bytes are kept for as long as
+the run is that very value.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from pydantic import BaseModel
+
+from rota.api.answers import dumps
+from rota.api.render.words import (
+    JOB_WORDS,
+    RUN_WORDS,
+    command_of,
+    error_of,
+    gpu_names,
+    placement_of,
+    planned_at,
+    started_at,
+)
+from rota.app.tally import Tally
+from rota.core.run import WAITING, Run, RunState
+
+KEPT = 20_000
+
+
+class Job(BaseModel):
+    id: str
+    run_id: str
+    name: str
+    user: str
+    command: str
+    gpu_count: int
+    gpu_memory_gb: float
+    priority: int
+    state: str
+    status: str
+    held: bool
+    submitted_at: float
+    scheduled_at: float | None
+    started_at: float | None
+    completed_at: float | None
+    estimated_duration_seconds: float | None
+    retry_count: int
+    max_retries: int
+    error_message: str | None
+    allocated_gpus: list[str] | None
+    gpus: list[str]
+    why: str
+    queue_position: int | None = None
+
+
+class Statistics(BaseModel):
+    total_jobs: int
+    queued: int
+    held: int
+    scheduled: int
+    running: int
+    completed: int
+    failed: int
+    canceled: int
+    average_wait_time_seconds: float
+    jobs_per_hour: float
+    queue_capacity: int
+    queue_utilization_percent: float
+
+
+def job_of(run: Run) -> dict[str, Any]:
+    spec, waiting = run.spec, run.state in WAITING
+    places = gpu_names(placement_of(run))
+    return {
+        "id": run.id,
+        "run_id": spec.labels.get("run_id") or run.id,
+        "name": spec.name,
+        "user": run.user,
+        "command": command_of(spec.argv),
+        "gpu_count": spec.request.gpus,
+        "gpu_memory_gb": spec.request.gpu_memory_gb,
+        "priority": run.priority,
+        "state": JOB_WORDS[run.state],
+        "status": RUN_WORDS[run.state],
+        "held": run.state is RunState.HELD,
+        "submitted_at": run.submitted_at,
+        "scheduled_at": None if waiting else planned_at(run),
+        "started_at": None if waiting else started_at(run),
+        "completed_at": run.ended_at,
+        "estimated_duration_seconds": spec.estimate_s,
+        "retry_count": run.retries,
+        "max_retries": spec.max_retries,
+        "error_message": error_of(run),
+        "allocated_gpus": places if run.attempt is not None else None,
+        "gpus": [] if waiting else places,  # of one that has ended: where it was
+        "why": run.why,
+    }
+
+
+class Jobs:
+    """The bytes of jobs. Used by several threads; a miss costs an encoding and nothing else."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[str, tuple[Run, bytes]] = OrderedDict()
+        self._most = KEPT
+
+    def one(self, run: Run) -> bytes:
+        known = self._made.get(run.id)
+        if known is not None and known[0] is run:
+            return known[1]
+        text = dumps(job_of(run))
+        self._made[run.id] = (run, text)
+        while len(self._made) > self._most:
+            with suppress(KeyError):  # another thread was faster
+                self._made.popitem(last=False)
+        return text
+
+    def many(self, runs: Sequence[Run]) -> bytes:
+        self._most = max(KEPT, 2 * len(runs))
+        return b"[" + b",".join(map(self.one, runs)) + b"]"
+
+
+def statistics_of(tally: Tally, capacity: int) -> dict[str, Any]:
+    """`running` counts what has its GPUs already, as the list of running jobs does; so nothing is ever `scheduled`."""
+    count = tally.counts.get
+    queued = count(RunState.QUEUED, 0)
+    return {
+        "total_jobs": sum(tally.counts.values()),
+        "queued": queued,
+        "held": count(RunState.HELD, 0),
+        "scheduled": 0,
+        "running": count(RunState.STARTING, 0) + count(RunState.RUNNING, 0),
+        "completed": count(RunState.SUCCEEDED, 0),
+        "failed": count(RunState.FAILED, 0) + count(RunState.LOST, 0),
+        "canceled": count(RunState.CANCELLED, 0),
+        "average_wait_time_seconds": round(tally.average_wait_s or 0.0, 3),
+        "jobs_per_hour": float(tally.ended_last_hour),
+        "queue_capacity": capacity,
+        "queue_utilization_percent": round(100.0 * queued / capacity, 1),
+    }

@@ -1,0 +1,154 @@
+"""The API document as one page of HTML: no script, no CDN, readable in an air-gapped lab and by a screen reader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+Doc = Mapping[str, Any]
+METHODS = ("get", "post", "put", "patch", "delete")
+DEPTH = 4  # of an example made from a schema
+
+
+def page(doc: Doc) -> str:
+    groups: dict[str, list[str]] = {}
+    for path, operations in doc["paths"].items():
+        for method in METHODS:
+            if method in operations:
+                operation = operations[method]
+                tag = (operation.get("tags") or ["other"])[0]
+                groups.setdefault(tag, []).append(_operation(doc, path, method, operation))
+    contents = "".join(
+        f'<li><a href="#{escape(tag)}">{escape(tag)}</a> ({len(ops)})</li>' for tag, ops in groups.items()
+    )
+    body = "".join(
+        f'<section id="{escape(tag)}"><h2>{escape(tag)}</h2>{"".join(ops)}</section>' for tag, ops in groups.items()
+    )
+    about = "".join(f"<p>{escape(part)}</p>" for part in doc["info"]["description"].split("\n\n"))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Rota: HTTP reference</title>'
+        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/static/reference.css"></head>'
+        f"<body><header><h1>Rota {escape(doc['info']['version'])}: HTTP reference</h1>{about}"
+        '<p><a href="/">dashboard</a> · <a href="/openapi.json">openapi.json</a></p></header>'
+        f"<nav><ul>{contents}</ul></nav><main>{body}</main></body></html>"
+    )
+
+
+def _operation(doc: Doc, path: str, method: str, operation: Doc) -> str:
+    parts = [
+        f'<summary><code class="{method}">{method.upper()}</code> <code>{escape(path)}</code> '
+        f"<span>{escape(operation.get('summary', ''))}</span></summary>"
+    ]
+    if operation.get("description"):
+        parts.append(f"<p>{escape(operation['description'])}</p>")
+    parts.append(_parameters(operation.get("parameters", ())))
+    schema = _body_schema(operation)
+    if schema is not None:
+        parts.append("<h4>Body</h4>" + _fields(doc, schema))
+    parts.append(f"<h4>Try</h4><pre>{escape(_curl(doc, path, method, operation, schema))}</pre>")
+    parts.append("<h4>Answers</h4><ul>" + "".join(_answers(doc, operation)) + "</ul>")
+    return f'<details id="{escape(operation["operationId"])}">{"".join(parts)}</details>'
+
+
+def _parameters(parameters: Any) -> str:
+    rows = "".join(
+        f"<tr><td><code>{escape(p['name'])}</code></td><td>{escape(p['in'])}</td>"
+        f"<td>{escape(_type(p.get('schema', {})))}</td><td>{escape(p.get('description', ''))}</td></tr>"
+        for p in parameters
+    )
+    return f"<table><tr><th>name</th><th>in</th><th>type</th><th></th></tr>{rows}</table>" if rows else ""
+
+
+def _body_schema(operation: Doc) -> Doc | None:
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    return None if content is None else content.get("schema", {})
+
+
+def _fields(doc: Doc, schema: Doc) -> str:
+    shape = _resolve(doc, schema)
+    required = shape.get("required", ())
+    rows = "".join(
+        f"<tr><td><code>{escape(name)}</code>{' *' if name in required else ''}</td><td>{escape(_type(field))}</td>"
+        f"<td>{escape(_default(field))}</td><td>{escape(field.get('description', ''))}</td></tr>"
+        for name, field in shape.get("properties", {}).items()
+    )
+    return f"<table><tr><th>field</th><th>type</th><th>default</th><th></th></tr>{rows}</table>" if rows else ""
+
+
+def _default(field: Doc) -> str:
+    return json.dumps(field["default"]) if "default" in field else ""
+
+
+def _type(schema: Doc) -> str:
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "anyOf" in schema:
+        return " or ".join(_type(option) for option in schema["anyOf"])
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    kind = str(schema.get("type", "any"))
+    if kind == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    bounds = [f"{word} {schema[key]}" for key, word in _BOUNDS.items() if key in schema]
+    return f"{kind} ({', '.join(bounds)})" if bounds else kind
+
+
+_BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+
+
+def _resolve(doc: Doc, schema: Doc) -> Doc:
+    for option in schema.get("anyOf", ()):
+        if "$ref" in option:
+            schema = option
+            break
+    if "$ref" not in schema:
+        return schema
+    found: Doc = doc["components"]["schemas"][str(schema["$ref"]).rpartition("/")[2]]
+    return found
+
+
+def _curl(doc: Doc, path: str, method: str, operation: Doc, schema: Doc | None) -> str:
+    words = ["curl"]
+    if method != "get":
+        words.append(f"-X {method.upper()}")
+    words += ['-H "X-Auth-Token: $ROTA_TOKEN"', f'"$ROTA_URL{path}"']
+    if schema is not None:
+        content = operation["requestBody"]["content"]["application/json"]
+        example = content.get("example", _example(doc, schema, DEPTH))
+        words.append(f"\\\n  -H 'Content-Type: application/json' -d '{json.dumps(example)}'")
+    return " ".join(words)
+
+
+def _example(doc: Doc, schema: Doc, depth: int) -> Any:
+    shape = _resolve(doc, schema)
+    for key in ("example", "default", "const"):
+        if key in shape:
+            return shape[key]
+    if shape.get("examples"):
+        return shape["examples"][0]
+    if "enum" in shape:
+        return shape["enum"][0]
+    if "anyOf" in shape:
+        return _example(doc, shape["anyOf"][0], depth)
+    match shape.get("type"):
+        case "object" if depth and "properties" in shape:
+            wanted = shape.get("required") or list(shape["properties"])[:3]
+            return {name: _example(doc, shape["properties"][name], depth - 1) for name in wanted}
+        case "object":
+            return {}
+        case "array":
+            return [_example(doc, shape.get("items", {}), depth - 1)] if depth else []
+        case "integer" | "number":
+            return shape.get("minimum", 1)
+        case "boolean":
+            return False
+    return "..."
+
+
+def _answers(doc: Doc, operation: Doc) -> Iterator[str]:
+    for status, answer in operation.get("responses", {}).items():
+        schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
+        named = f" <code>{escape(_type(schema))}</code>" if schema and status.startswith("2") else ""
+        yield f"<li><code>{escape(status)}</code>{named} {escape(answer.get('description', ''))}</li>"

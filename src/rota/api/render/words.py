@@ -1,0 +1,95 @@
+"""One state machine, three vocabularies: each door's clients read their own words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from rota.core.node import Node
+from rota.core.resources import Placement, bits
+from rota.core.run import Run, RunState
+
+S = RunState
+
+RUN_WORDS: Mapping[RunState, str] = {
+    S.HELD: "ready",
+    S.QUEUED: "queued",
+    S.STARTING: "launching",
+    S.RUNNING: "running",
+    S.SUCCEEDED: "finished",
+    S.FAILED: "failed",
+    S.CANCELLED: "stopped",
+    S.LOST: "failed",
+}
+JOB_WORDS: Mapping[RunState, str] = {
+    S.HELD: "queued",
+    S.QUEUED: "queued",
+    S.STARTING: "allocating",
+    S.RUNNING: "running",
+    S.SUCCEEDED: "completed",
+    S.FAILED: "failed",
+    S.CANCELLED: "canceled",
+    S.LOST: "failed",
+}
+LEASE_WORDS: Mapping[RunState, str] = {
+    S.HELD: "queued",
+    S.QUEUED: "queued",
+    S.STARTING: "running",
+    S.RUNNING: "running",
+    S.SUCCEEDED: "done",
+    S.FAILED: "done",
+    S.CANCELLED: "done",
+    S.LOST: "done",
+}
+SHELL = ("/bin/sh", "-c")
+
+
+def argv_of(command: str) -> tuple[str, ...]:
+    return (*SHELL, command)
+
+
+def command_of(argv: Sequence[str]) -> str:
+    """The line as it was given, or the words so quoted that a shell would read them back."""
+    if tuple(argv[:2]) == SHELL and len(argv) == 3:
+        return argv[2]
+    return shlex.join(argv)
+
+
+def gpu_names(placement: Placement) -> list[str]:
+    return [f"{part.node}:{gpu}" for part in placement for gpu in bits(part.gpus)]
+
+
+def placement_of(run: Run) -> Placement:
+    """Where it is, or where its last attempt was."""
+    if run.attempt is not None:
+        return run.attempt.placement
+    return run.past[-1].placement if run.past else ()
+
+
+def started_at(run: Run) -> float | None:
+    if run.attempt is not None:
+        return run.attempt.started_at
+    return run.past[-1].started_at if run.past else None
+
+
+def planned_at(run: Run) -> float | None:
+    if run.attempt is not None:
+        return run.attempt.planned_at
+    return run.past[-1].planned_at if run.past else None
+
+
+def exit_code(run: Run) -> int | None:
+    """As a shell would show it: the code, or 128 and the signal."""
+    if run.attempt is not None or not run.past:
+        return None
+    exit = run.past[-1].exit
+    return 128 + exit.signal if exit.code is None and exit.signal is not None else exit.code
+
+
+def error_of(run: Run) -> str | None:
+    """Why it ended as it did, if not well."""
+    return run.why or None if run.state in (S.FAILED, S.LOST, S.CANCELLED) else None
+
+
+def simulated(nodes: Mapping[str, Node]) -> bool:
+    return any(node.simulated for node in nodes.values())

@@ -1,0 +1,194 @@
+"""Listening: the sockets, two uvicorn servers on one event loop, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from rota.api.house import House
+from rota.api.server import guarded, guarded_leases
+from rota.app.errors import CannotStart
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+FIRST_REQUEST_WITHIN_S = 30.0
+PARTING_S = 3
+MAX_CONNECTIONS = 25_000
+
+
+@dataclass(slots=True)
+class Sockets:
+    main: socket.socket
+    lease: socket.socket | None
+    unix: socket.socket | None = None
+
+    def close(self) -> None:
+        for one in (self.main, self.lease, self.unix):
+            if one is not None:
+                one.close()
+
+
+def listen(host: str, port: int, lease_port: int) -> Sockets:
+    """Bind before anything is opened: a taken port must not cost a recovery."""
+    main = _bind(host, port, "--port")
+    if not lease_port:
+        return Sockets(main, None)
+    try:
+        lease = _bind(host, lease_port, "--lease-port", " (0 does without the lease door's own port)")
+    except BaseException:
+        main.close()
+        raise
+    return Sockets(main, lease)
+
+
+def _bind(host: str, port: int, flag: str, besides: str = "") -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise CannotStart(f"{host!r} is no address of this machine: {error.strerror}; try --host 127.0.0.1") from error
+    family, kind, protocol, _, address = found[0]
+    one = socket.socket(family, kind, protocol)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        one.bind(address)
+        one.listen(BACKLOG)
+    except OSError as error:
+        one.close()
+        hint = f"choose another with {flag}{besides}, or stop what listens there"
+        raise CannotStart(f"cannot listen on {host} port {port}: {error.strerror}; {hint}") from error
+    return one
+
+
+def listen_unix(path: Path) -> socket.socket | None:
+    """Only with the data directory's lock in hand: what lies there is then a dead server's. Where there can be none
+    (the path may be too long for a socket) it is done without."""
+    one = socket.socket(socket.AF_UNIX)
+    try:
+        path.unlink(missing_ok=True)
+        one.bind(str(path))
+        os.chmod(path, 0o666)  # noqa: S103 - everybody may knock: the kernel says who it is
+        one.listen(BACKLOG)
+    except OSError as error:
+        one.close()
+        log.warning("no unix socket at %s: %s; clients use the port", path, error)
+        return None
+    return one
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(house: House, sockets: Sockets, ready: Callable[[], None], broken: Sequence[BaseException]) -> None:
+    """Until SIGTERM or SIGINT, or until the loop behind the doors fails (`broken` then has why)."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(house, sockets, ready, broken))
+
+
+async def _serve(house: House, sockets: Sockets, ready: Callable[[], None], broken: Sequence[BaseException]) -> None:
+    await house.hub.open()
+    servers = [_Server(_config(guarded(house)))]
+    listening = [[one for one in (sockets.main, sockets.unix) if one is not None]]
+    if sockets.lease is not None:
+        servers.append(_Server(_config(guarded_leases(house, is_loopback(house.settings.host)))))
+        listening.append([sockets.lease])
+
+    def stop() -> None:
+        for server in servers:
+            server.force_exit = server.should_exit  # asked twice: at once
+            server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    tasks = [asyncio.create_task(server.serve(its)) for server, its in zip(servers, listening, strict=True)]
+    while not all(server.started for server in servers) and not any(task.done() for task in tasks):
+        await asyncio.sleep(0.005)
+    ready()
+    watch = asyncio.create_task(_stop_when_broken(broken, stop))
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        watch.cancel()
+
+
+async def _stop_when_broken(broken: Sequence[BaseException], stop: Callable[[], None]) -> None:
+    """A server whose writer is gone can only refuse: better to end, so that whoever keeps it running starts it anew."""
+    while not broken:
+        await asyncio.sleep(0.5)
+    stop()
+
+
+def _config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=_Connection,
+        ws="websockets-sansio",
+        ws_max_size=1 << 16,
+        ws_per_message_deflate=False,  # a dictionary per watcher would cost more than all events
+        ws_ping_interval=20.0,
+        ws_ping_timeout=20.0,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # who calls is what the kernel says
+        backlog=BACKLOG,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=PARTING_S,
+        h11_max_incomplete_event_size=1 << 16,
+    )
+
+
+class _Server(uvicorn.Server):
+    """One of two on the same event loop: signals are ours to catch."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Connection(HttpToolsProtocol):
+    """Knows who is on the other end of the unix socket, and does not wait for ever for a first request."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        peer = transport.get_extra_info("socket")
+        if peer is not None and peer.family == socket.AF_UNIX:
+            size = struct.calcsize("3i")
+            _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+            self.client = (f"uid={uid}", 0)
+        self._patience = self.loop.call_later(FIRST_REQUEST_WITHIN_S, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._patience.cancel()
+        super().connection_lost(exc)
+
+    def on_headers_complete(self) -> None:
+        self._patience.cancel()
+        super().on_headers_complete()
+
+    def _give_up(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()

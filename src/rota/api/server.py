@@ -1,0 +1,106 @@
+"""The application: all doors behind one guard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.staticfiles import StaticFiles
+
+from rota.api import errors
+from rota.api.answers import Json
+from rota.api.doors import (
+    alerts,
+    capacity,
+    cluster,
+    gpu,
+    health,
+    identity,
+    journey,
+    leases,
+    logs,
+    metrics,
+    nodes,
+    orchestrator,
+    pages,
+    prometheus,
+    queue,
+    runs,
+    sessions,
+    skills,
+    stream,
+    sweeps,
+    usage,
+    wild,
+)
+from rota.api.guard import Guard
+from rota.api.house import House
+
+STATIC = Path(__file__).with_name("static")
+DOORS = (
+    health,
+    pages,
+    identity,
+    queue,
+    gpu,
+    orchestrator,
+    runs,
+    logs,
+    alerts,
+    metrics,
+    sweeps,
+    cluster,
+    wild,
+    skills,
+    sessions,
+    journey,
+    capacity,
+    nodes,
+    usage,
+    leases,
+    stream,
+    prometheus,
+)
+ABOUT = """One fair queue over all the GPUs of a research team.
+
+Send `X-Auth-Token: <token>` (or `Authorization: Bearer <token>`) once the server has tokens. Every call that changes
+something takes `dry_run=true`; every call that makes something takes an `Idempotency-Key`."""
+
+
+def make_app(house: House) -> FastAPI:
+    """Without its guard: see guarded()."""
+    app = FastAPI(
+        title="Rota",
+        version=house.version,
+        description=ABOUT,
+        docs_url=None,  # our own, which needs no CDN
+        redoc_url=None,
+        openapi_url=None,  # served by pages, made once
+        redirect_slashes=False,
+        default_response_class=Json,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.house = house
+    errors.install(app)
+    for door in DOORS:
+        app.include_router(door.router)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    return app
+
+
+def guarded(house: House, app: Any = None) -> Guard:
+    return Guard(app or make_app(house), house)
+
+
+def guarded_leases(house: House, loopback: bool) -> Guard:
+    return Guard(leases.lease_app(house), house, lease_port=True, loopback=loopback)
+
+
+def _operation_id(route: APIRoute) -> str:
+    method = min(route.methods) if route.methods else "GET"
+    return f"{method.lower()}_{route.path_format.strip('/') or 'root'}".translate(_WORD)
+
+
+_WORD = str.maketrans({"/": "_", "{": "", "}": "", "-": "_", ".": "_"})

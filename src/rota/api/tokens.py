@@ -1,0 +1,99 @@
+"""Tokens of people and agents: random, shown once, kept only as a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rota.app.authz import Principal, Role
+from rota.app.commands import Draft
+from rota.app.errors import Invalid
+
+PREFIX = "rota_"
+KIND = "token"
+NAME = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
+LONGEST_S = 10 * 365 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is remembered of a token; never the token."""
+
+    id: str
+    user: str
+    role: Role
+    hash: str
+    created_at: float
+    expires_at: float | None = None
+    revoked_at: float | None = None
+    acts_for: str = ""
+    note: str = ""
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(self.user, self.role, self.acts_for)
+
+    def valid(self, now: float) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def public(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "user": self.user,
+            "role": self.role.value,
+            "acts_for": self.acts_for,
+            "note": self.note,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "revoked_at": self.revoked_at,
+        }
+
+    def draft(self) -> Draft:
+        body = {**self.public(), "hash": self.hash}
+        del body["id"]
+        return Draft(KIND, self.id, json.dumps(body))
+
+
+def hash_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def make(
+    user: str, role: str, now: float, *, expires_s: float | None = None, acts_for: str = "", note: str = ""
+) -> tuple[str, Token]:
+    """A new token: its secret, to be shown once, and what is kept of it."""
+    if role not in tuple(Role):
+        raise Invalid(f"role: {role[:50]!r} is not one of {', '.join(Role)}", "role")
+    for field, name in (("user", user), ("acts_for", acts_for)):
+        if (name or field == "user") and not NAME.fullmatch(name):
+            raise Invalid(f"{field}: use 1 to 64 letters, digits and _ . @ + -, not {name[:80]!r}", field)
+    if (role == Role.AGENT) != bool(acts_for):
+        raise Invalid("acts_for: an agent acts for a person, and only an agent does", "acts_for")
+    if user in ("rota", "shared", "anonymous"):
+        raise Invalid(f"user: {user!r} is the house's own name; choose another", "user")
+    if expires_s is not None and not 0 < expires_s <= LONGEST_S:
+        raise Invalid("expires: give a time above 0 and below ten years, such as 30d", "expires")
+    if len(note) > 200:
+        raise Invalid("note: use at most 200 characters", "note")
+    secret = PREFIX + secrets.token_urlsafe(32)
+    expires_at = None if expires_s is None else now + expires_s
+    token = Token(secrets.token_hex(4), user, Role(role), hash_of(secret), now, expires_at, None, acts_for, note)
+    return secret, token
+
+
+def read(token_id: str, body: Mapping[str, Any]) -> Token:
+    known = {name: body.get(name) for name in ("created_at", "expires_at", "revoked_at")}
+    return Token(
+        id=token_id,
+        user=body["user"],
+        role=Role(body["role"]),
+        hash=body["hash"],
+        acts_for=body.get("acts_for", ""),
+        note=body.get("note", ""),
+        **known,  # type: ignore[arg-type]
+    )

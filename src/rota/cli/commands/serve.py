@@ -1,0 +1,81 @@
+"""`rota serve`: the server, in the foreground, for scripts and service managers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+CANNOT = 75
+
+
+def server_options(command: Any) -> Any:
+    """The flags of `serve` and `up`. None = not given: a variable or the default counts."""
+    for option in reversed(
+        (
+            click.option("--host", help="Address to listen on.  [default: 127.0.0.1]"),
+            click.option("--port", type=click.IntRange(0, 65535), help="Port of the server.  [default: 10000]"),
+            click.option(
+                "--lease-port", type=click.IntRange(0, 65535), help="Port of the lease door; 0 = none.  [default: 9123]"
+            ),
+            click.option(
+                "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Where Rota keeps its things."
+            ),
+            click.option("--workdir", type=click.Path(), help="Directory of runs that name none.  [default: here]"),
+            click.option("--nodes", type=click.IntRange(1, 5000), help="Simulate so many nodes."),
+            click.option("--gpus", type=click.IntRange(0, 64), help="Simulate so many GPUs on each node."),
+            click.option("--database-url", help="PostgreSQL instead of SQLite; better given as ROTA_DATABASE_URL."),
+            click.option("--run-as", help="As root: the account of people who have none on this machine."),
+            click.option("--verbose", is_flag=True, help="Say more on stderr."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def settings_of(flags: dict[str, Any]) -> Any:
+    import os
+
+    from rota.config import BadSetting, read_settings
+
+    nodes, gpus = flags.pop("nodes"), flags.pop("gpus")
+    flags.pop("verbose")
+    if nodes is not None or gpus is not None:
+        flags["simulated"] = (2 if nodes is None else nodes, 8 if gpus is None else gpus)
+    if flags["workdir"] is not None:
+        flags["workdir"] = os.path.abspath(flags["workdir"])
+        if not os.path.isdir(flags["workdir"]):
+            raise click.UsageError(f"--workdir: {flags['workdir']} is not a directory")
+    try:
+        settings, _ = read_settings(flags)
+    except BadSetting as error:
+        raise click.UsageError(str(error)) from error
+    return settings
+
+
+@click.command()
+@server_options
+def command(**flags: Any) -> None:
+    """Serve in the foreground until SIGTERM or Ctrl-C. Running jobs run on when it stops.
+
+    Settings also come from the environment (ROTA_PORT, ROTA_DATA_DIR, ...; see `rota config show --origin`).
+    """
+    run(flags, friendly=False)
+
+
+def run(flags: dict[str, Any], *, friendly: bool) -> None:
+    from rota import observe
+    from rota.app.errors import CannotStart
+    from rota.main import serve
+
+    verbose = flags["verbose"]
+    settings = settings_of(flags)
+    observe.configure(settings.shared_token, verbose=verbose)
+    try:
+        code = serve(settings, click.echo, friendly=friendly)
+    except CannotStart as error:
+        click.echo(f"rota: {error}", err=True)
+        sys.exit(CANNOT)
+    sys.exit(code)
