@@ -6,24 +6,33 @@ import gc
 import logging
 import os
 import pwd
+import resource
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 
 from rota.adapters.backends import terminal
+from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.backends.local import LocalBackend
+from rota.adapters.backends.routed import RoutedBackend
 from rota.adapters.clock import SystemClock
 from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
+from rota.adapters.detect.detector import ClusterDetector
 from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
+from rota.adapters.processes import LinuxProcesses
+from rota.adapters.samples import FileSamples
 from rota.adapters.store.open import open_reader, open_store
 from rota.app.dispatch import Site
 from rota.app.errors import CannotStart, Conflict, NotFound, Refused, Unavailable
+from rota.app.later import Later
+from rota.app.leases import Leases
 from rota.app.loop import Loop
-from rota.app.ports import Probe, Store, StoreError
+from rota.app.ports import Detector, Probe, Processes, Samples, Store, StoreError
 from rota.app.retention import Retention, tidy
 from rota.app.service import Service
 from rota.config import Settings
@@ -31,21 +40,38 @@ from rota.config import Settings
 log = logging.getLogger(__name__)
 
 SIMULATED_BY_DEFAULT = (2, 8)
+DESCRIPTORS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Rota:
+    """An open house, as its doors need it."""
+
+    service: Service
+    leases: Leases
+    processes: Processes
+    samples: Samples
+    detector: Detector
+    data_dir: Path
 
 
 @contextmanager
-def open_rota(settings: Settings) -> Iterator[Service]:
-    """A whole server without doors: the queue, the ledger, the loop and the local backend on one data directory."""
+def open_rota(settings: Settings) -> Iterator[Rota]:
+    """A whole server without doors: the queue, the ledger, the loop and the backends on one data directory."""
     with ExitStack() as stack:
         data_dir, store = _open_files(settings, stack)
         probe = _probe(settings)
         if not isinstance(probe, SimulatedProbe):
             stack.enter_context(_the_only_one_on_these_gpus())
-        backend = LocalBackend(data_dir.path)
+        processes, later = LinuxProcesses(), Later()
+        stack.callback(processes.close)
+        stack.callback(later.close)
+        jobs = LocalBackend(data_dir.path)
+        _make_room_for_descriptors()  # only now: jobs keep the limit this server was started with
         service: Service
         loop = Loop(
             store,
-            backend,
+            RoutedBackend(jobs, LeaseBackend(data_dir.path, processes, later)),
             clock=SystemClock(),
             new_id=_new_id,
             site=Site(str(data_dir.path / "checkpoints"), _own_env()),
@@ -63,7 +89,37 @@ def open_rota(settings: Settings) -> Iterator[Service]:
         stack.callback(done.set)
         _every(settings.probe_every_s, done, lambda: service.see_nodes(probe.nodes()), "probe")
         _every(settings.tidy_every_s, done, lambda: tidy(loop, Retention()), "tidy")
-        yield service
+        leases = Leases(service, processes, later)
+        stack.callback(leases.close)
+        leases.open()
+        samples = FileSamples(data_dir.path / "metrics")
+        detector = ClusterDetector(_surroundings(settings), _count_gpus)
+        yield Rota(service, leases, processes, samples, detector, data_dir.path)
+
+
+def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = False) -> int:
+    """The whole server with its doors, until it is told to stop. Returns its exit code."""
+    from rota.api.assemble import announce, open_house
+    from rota.api.serve import listen, listen_unix
+    from rota.api.serve import serve as serve_doors
+
+    with ExitStack() as stack:
+        sockets = listen(settings.host, settings.port, settings.lease_port)
+        stack.callback(sockets.close)
+        rota = stack.enter_context(open_rota(settings))
+        house = open_house(
+            service=rota.service,
+            leases=rota.leases,
+            processes=rota.processes,
+            samples=rota.samples,
+            detector=rota.detector,
+            settings=settings,
+        )
+        if settings.unix_socket:
+            sockets.unix = listen_unix(settings.data_dir / "rota.sock")
+        broken = rota.service.broken
+        serve_doors(house, sockets, lambda: announce(house, sockets, say, friendly=friendly), broken)
+        return 1 if broken else 0
 
 
 @contextmanager
@@ -134,6 +190,28 @@ def _the_only_one_on_these_gpus() -> socket.socket:
             "another Rota on this machine gives out its GPUs already; use that one's data directory, or --simulate"
         ) from error
     return lock
+
+
+def _make_room_for_descriptors() -> None:
+    """A watched process, a waiting client and a watcher of events cost a descriptor each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _surroundings(settings: Settings) -> dict[str, str]:
+    """What the detector looks at: the environment, with what flags said instead."""
+    said = {"ROTA_CLUSTER_TYPE": settings.cluster_type, "RAY_ADDRESS": settings.ray_address}
+    return {**os.environ, **{name: value for name, value in said.items() if value}}
+
+
+def _count_gpus() -> int:
+    """Real ones, also where the house gives out simulated ones."""
+    try:
+        return sum(len(node.gpus) for node in NvmlProbe().nodes())
+    except NoGpus:
+        return 0
 
 
 def _new_id() -> str:

@@ -64,6 +64,7 @@ class House:
         self.clock: Callable[[], Clock] | None = None  # instead of the system's
         self.wrap: Callable[[SqlStore], Store] | None = None  # around the real store
         self.rota: Service
+        self.parts: rota.main.Rota
         self._stack: ExitStack | None = None
         where.mkdir(exist_ok=True)
 
@@ -76,7 +77,8 @@ class House:
                 wrap = self.wrap
                 stack.enter_context(patch.object(rota.main, "open_store", lambda where: wrap(open_store(where))))
             with ExitStack() as inner:
-                self.rota = inner.enter_context(rota.main.open_rota(self.settings))
+                self.parts = inner.enter_context(rota.main.open_rota(self.settings))
+                self.rota = self.parts.service
                 self._stack = inner.pop_all()
         return self
 

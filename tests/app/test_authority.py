@@ -8,14 +8,21 @@ import pytest
 
 from rota.app.authz import HIGHEST_PRIORITY, MAY, Act, On, Principal, Role, authorise
 from rota.app.commands import (
+    Archive,
     Cancel,
+    CapGroup,
     Command,
+    Draft,
     Drain,
+    Edit,
     Hold,
     Pause,
+    PutRecord,
     Release,
+    Report,
     Reprioritise,
     Rerun,
+    Reshape,
     Resume,
     SetPolicy,
     Submit,
@@ -34,11 +41,18 @@ TABLE: dict[Act, tuple[set[str], set[str]]] = {
     Act.RELEASE: ({"admin", "user", "agent"}, {"admin"}),
     Act.REPRIORITISE: ({"admin", "user"}, {"admin"}),
     Act.RERUN: ({"admin", "user", "agent"}, {"admin"}),
+    Act.EDIT: ({"admin", "user", "agent"}, {"admin"}),
+    Act.ARCHIVE: ({"admin", "user", "agent"}, {"admin"}),
+    Act.CAP: ({"admin", "user", "agent"}, {"admin"}),
+    Act.RECORD: ({"admin", "user", "agent"}, {"admin"}),
+    Act.REPORT: ({"admin", "user", "agent"}, {"admin"}),
     Act.SET_POLICY: ({"admin"}, {"admin"}),
     Act.PAUSE: ({"admin"}, {"admin"}),
     Act.DRAIN: ({"admin"}, {"admin"}),
+    Act.RESHAPE: ({"admin"}, {"admin"}),
+    Act.MANAGE_TOKENS: ({"admin"}, {"admin"}),
 }
-OF_THE_HOUSE = {Act.SET_POLICY, Act.PAUSE, Act.DRAIN}
+OF_THE_HOUSE = {Act.SET_POLICY, Act.PAUSE, Act.DRAIN, Act.RESHAPE, Act.MANAGE_TOKENS}
 CASES = [(role, act, own) for role in Role for act in Act for own in (True, False)]
 NAMES = [f"{role}-{act}-{'own' if own else 'other'}" for role, act, own in CASES]
 
@@ -81,9 +95,16 @@ def attempts(house: House, act: Act, owner: str) -> list[Callable[[], Command]]:
         Act.RELEASE: [lambda: Release(of())],
         Act.REPRIORITISE: [lambda: Reprioritise(of(), 1)],
         Act.RERUN: [lambda: Rerun(of(), held=True)],
+        Act.EDIT: [lambda: Edit(of(), name="other")],
+        Act.ARCHIVE: [lambda: Archive(of())],
+        Act.CAP: [lambda: CapGroup("sweep", 1, owner=owner), lambda: CapGroup("sweep", 0, owner=owner)],
+        Act.RECORD: [lambda: PutRecord(Draft("alert", of(), "{}"), owner=owner)],
+        Act.REPORT: [lambda: Report(of(), RunState.RUNNING)],
         Act.SET_POLICY: [lambda: SetPolicy(Policy(max_queue=1234))],
         Act.PAUSE: [Pause, Resume],
         Act.DRAIN: [lambda: Drain("node1"), lambda: Undrain("node1")],
+        Act.RESHAPE: [lambda: Reshape(3, 2), lambda: Reshape(2, 4)],
+        Act.MANAGE_TOKENS: [lambda: PutRecord(Draft("token", "t", "{}"), owner=owner)],
     }
     return ways[act]
 

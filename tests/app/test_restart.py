@@ -211,13 +211,15 @@ def test_work_the_store_has_never_heard_of_is_left_alone_and_nothing_is_launched
 def test_a_new_start_decides_on_the_nodes_of_today_not_on_those_of_the_last_server(tmp_path):
     """Yesterday there were two nodes, today there is one: nothing may start on what is gone."""
     data = tmp_path / "data"
-    with open_rota(Settings(data, simulated=(2, 1))) as rota:
+    with open_rota(Settings(data, simulated=(2, 1))) as parts:
+        rota = parts.service
         running = [rota.do(ANN, Submit(Spec("x", ("sleep", "0.5"), "/"))).id for _ in range(2)]
         queued = [rota.do(ANN, Submit(Spec("x", ("true",), "/"))).id for _ in range(4)]
         before = rota.ask(lambda state, now: state.version)
         until(lambda: all(rota.run(run_id).state is RunState.RUNNING for run_id in running), "both run")
     time.sleep(0.7)  # both have ended unseen: yesterday's two nodes look free
-    with open_rota(Settings(data, simulated=(1, 1))) as rota:
+    with open_rota(Settings(data, simulated=(1, 1))) as parts:
+        rota = parts.service
         assert {rota.wait(run_id, 60).state for run_id in [*running, *queued]} == {"succeeded"}
         later = [stored.event for stored in rota._loop.store.events(before, 1000)]
     nodes = [event.placement[0].node for event in later if isinstance(event, e.AttemptPlanned)]

@@ -20,6 +20,7 @@ from rota.core.snapshot import snapshot
 from rota.core.state import State
 
 Choice = tuple[int, int, int]  # which step, and two numbers it may use
+GROUPS = ("", "s1", "s\0é")
 USERS = ("ann", "bob", "Zoë 你好")
 
 
@@ -32,6 +33,7 @@ class House:
         self.now = max(1_000.0, self.state.at)
         self.pending: list[e.Event] = []
         self.ended: dict[str, Run] = {}  # every run that ever ended, in its last shape
+        self.records: dict[tuple[str, str], tuple[int, float, str, int]] = {}  # seq, at, parent, what it says
         self.start(boot_id)
 
     # -- the machine ------------------------------------------------------------------------------------------------
@@ -136,6 +138,23 @@ class House:
         self.do(e.RunEnded(at=self.now, by="ann", run_id=run_id, state=to, why="asked"))
         self._end_the_hopeless(run_id)
 
+    def edit(self, run: Run, **changes: object) -> None:
+        self.amend(run, e.RunEdited, spec=replace(run.spec, **changes))  # type: ignore[arg-type]
+
+    def archive(self, run: Run, archived: bool) -> None:
+        self.amend(run, e.RunArchived, archived=archived)
+
+    def amend(self, run: Run, kind: type[e.RunEvent], **what: object) -> None:
+        """As the desk does: an ended run that has left the state is only rewritten in its row."""
+        self.do(kind(at=self.now, by="ann", run_id=run.id, **what))
+        if run.id not in self.state.runs:
+            run = self.state.touched.get(run.id, run)
+            if "spec" in what:
+                run = replace(run, spec=what["spec"])  # type: ignore[arg-type]
+            else:
+                run = replace(run, archived_at=self.now if what["archived"] else None)
+            self.state.touched[run.id] = run
+
     def _end_the_hopeless(self, run_id: str) -> None:
         """Dependents whose condition can never come true end with it."""
         run = self.state.runs[run_id]
@@ -165,6 +184,10 @@ class House:
             self._node,
             self._policy,
             self._pause,
+            self._amend,
+            self._amend,
+            self._cap,
+            self._record,
         )
         moves[which % len(moves)](a, b)
         assert check(self.state) == []
@@ -188,6 +211,7 @@ class House:
             depends_on=depends,
             env={"A": str(a % 4)} if a % 2 else {},
             labels={"sweep": f"{b}"} if b % 4 == 1 else {},
+            group=GROUPS[b % 3],
         )
 
     def _plan(self, a: int, b: int) -> None:
@@ -266,6 +290,30 @@ class House:
             self.do(e.SchedulingResumed(at=self.now))
         else:
             self.do(e.SchedulingPaused(at=self.now, why="maintenance"))
+
+    def _amend(self, a: int, b: int) -> None:
+        """A run that is there, or one that ended long ago."""
+        ended = [self.state.touched.get(run_id, run) for run_id, run in self.ended.items()]
+        found = ended if ended and a % 3 == 0 else list(self.state.runs.values())
+        if not found:
+            return
+        run = found[a % len(found)]
+        if b % 3 == 0:
+            self.archive(run, run.archived_at is None)
+        else:
+            self.edit(run, name=f"job {b}", group=GROUPS[b % 3], env={"B": str(b)}, labels={"n": str(a)})
+
+    def _cap(self, a: int, b: int) -> None:
+        self.do(e.GroupCapped(at=self.now, by="ann", group=GROUPS[1 + a % 2], limit=b % 4))
+
+    def _record(self, a: int, b: int) -> None:
+        kind, name = ("alert", "sweep")[a % 2], f"r{a % 5}"
+        body = "" if b % 4 == 0 else f'{{"n":{b}}}'
+        self.do(e.RecordPut(at=self.now, by="ann", kind=kind, id=name, parent=f"p{b % 3}", body=body))
+        before = self.records.pop((kind, name), None)
+        if body:
+            first = (self.state.version, self.now) if before is None else before[:2]
+            self.records[kind, name] = (*first, f"p{b % 3}", b)
 
 
 def cluster(house: House, nodes: int = 2, gpus: int = 4) -> None:

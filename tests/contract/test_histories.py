@@ -14,12 +14,13 @@ from rota.adapters.store import schema
 from rota.adapters.store.compare import compare
 from rota.adapters.store.open import open_store
 from rota.adapters.store.store import SqlStore
+from rota.app.ports import RunFilter
 from rota.core.check import check
 from rota.core.run import PastAttempt
-from tests.contract.house import Choice, House
+from tests.contract.house import GROUPS, Choice, House
 
 number = st.integers(0, 60)
-choices = st.lists(st.tuples(st.integers(0, 13), number, number), min_size=5, max_size=60)
+choices = st.lists(st.tuples(st.integers(0, 17), number, number), min_size=5, max_size=60)
 # after which steps the pending events are committed, and at which the store is compacted, reopened
 cadence = st.integers(1, 9)
 EXAMPLES = 100 if os.environ.get("ROTA_HYPOTHESIS", "ci") == "ci" else 2_000
@@ -53,6 +54,7 @@ def wipe(store: SqlStore) -> None:
         for key, body, sum_ in (
             ("paused", '{"paused":false,"why":""}', 4191757547),
             ("server", '{"epoch":0,"boot_id":""}', 3234111663),
+            ("caps", "{}", 2445800373),
         ):
             values = {"key": key, "body": body, "sum": sum_}
             connection.execute(text("UPDATE settings SET body = :body, sum = :sum WHERE key = :key"), values)
@@ -99,5 +101,23 @@ def test_rows_and_log_agree(empty_store: SqlStore, steps: list[Choice], every: i
         past += recorded
     for run in house.state.runs.values():
         past += empty_store.attempts(run.id)
+    for (kind, name), (seq, at, parent, says) in house.records.items():
+        record = empty_store.record(kind, name)
+        assert record is not None
+        assert (record.seq, record.at, record.parent, record.body) == (seq, at, parent, {"n": says})
+    for kind in ("alert", "sweep"):
+        known = sorted((seq for (k, _), (seq, *_) in house.records.items() if k == kind), reverse=True)
+        assert [record.seq for record in empty_store.records(kind)] == known
+    everything = [*house.ended.values(), *house.state.runs.values()]
+    for state, count in empty_store.counts().items():
+        assert count == sum(run.state is state and run.archived_at is None for run in everything)
+    for group in GROUPS:
+        for archived in (None, True, False):
+            wanted = {
+                run.id
+                for run in everything
+                if run.spec.group == group and archived in (None, run.archived_at is not None)
+            }
+            assert {run.id for run in empty_store.runs(RunFilter(group=group, archived=archived))} == wanted
     total = sum(item.gpu_s for item in empty_store.totals(0.0, 1e12))
     assert total == pytest.approx(sum(attempt.gpu_s for attempt in past))

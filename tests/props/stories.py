@@ -69,6 +69,7 @@ REQUESTS = [
     Request(4, nodes=1),
 ]
 USERS = ["ann", "bob", "cid"]
+GROUPS = ["", "", "s1", "s2"]
 EXITS = [
     OK,
     Exit(Cause.EXITED, code=0, started_tick=1.0, ended_tick=9.0),
@@ -122,6 +123,7 @@ class Story(Lab):
             preemptible=pick.chance(2),
             after=after,
             grace_s=pick.of([5.0, 0.0]),
+            group=pick.of(GROUPS),
         )
 
     def bursts(self, pick: Picker) -> None:
@@ -192,6 +194,36 @@ class Story(Lab):
         if run is not None:
             self.tell(e.RunReprioritised(at=self.now, run_id=run.id, priority=pick.of([1, 2, 3, 4])))
 
+    def edits(self, pick: Picker) -> None:
+        run = self.one(pick, *RunState)
+        if run is not None:
+            spec = replace(run.spec, group=pick.of(GROUPS), name=pick.of(["t", "u"]), labels={"a": "b"})
+            self.tell(e.RunEdited(at=self.now, run_id=run.id, spec=spec))
+
+    def archives(self, pick: Picker) -> None:
+        run = self.one(pick, *RunState)
+        if run is not None:
+            self.tell(e.RunArchived(at=self.now, run_id=run.id, archived=run.archived_at is None))
+
+    def caps(self, pick: Picker) -> None:
+        self.tell(e.GroupCapped(at=self.now, group=pick.of(GROUPS[2:]), limit=pick.of([1, 2, 0, 5])))
+
+    def is_written_down(self, pick: Picker) -> None:
+        self.tell(e.RecordPut(at=self.now, kind="alert", id=pick.of(["a", "b"]), parent="", body=pick.of(["{}", ""])))
+
+    def is_carried_elsewhere(self, pick: Picker) -> None:
+        """Somebody reports that it runs, on no GPU of ours."""
+        run = self.one(pick, RunState.QUEUED)
+        if run is None or run.waiting_on:
+            return
+        name = attempt_id(run.id, run.attempts_made + 1)
+        self.tell(
+            e.AttemptPlanned(
+                at=self.now, run_id=run.id, attempt_id=name, tick=self.now, fence=1, placement=(), reported=True
+            )
+        )
+        self.tell(e.AttemptStarted(at=self.now, run_id=run.id, attempt_id=name, pid=0))
+
     def nodes_change(self, pick: Picker) -> None:
         nodes = list(self.state.nodes.values())
         if not nodes or pick.chance(6):
@@ -240,6 +272,12 @@ HAPPENINGS = [
     Story.policy_changes,
     Story.switches,
     Story.the_clock_jumps,
+    Story.edits,
+    Story.archives,
+    Story.caps,
+    Story.caps,
+    Story.is_written_down,
+    Story.is_carried_elsewhere,
 ]
 
 

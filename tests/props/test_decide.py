@@ -14,7 +14,7 @@ from rota.core.decide import decide
 from rota.core.place import place
 from rota.core.plan import Plan
 from rota.core.policy import Backfill, Ordering, Policy
-from rota.core.resources import Placement, Request, Slice, bits
+from rota.core.resources import Placement, Request, Slice, bits, gpu_count
 from rota.core.run import TABLE, Run, RunState
 from rota.core.snapshot import snapshot
 from rota.core.state import State
@@ -89,14 +89,18 @@ def within_limits(state: State, plan: Plan) -> None:
     for run in state.runs.values():
         if run.attempt is not None:
             runs[run.user] += 1
-            gpus[run.user] += run.spec.request.gpus
+            gpus[run.user] += gpu_count(run.attempt.placement)
     active = runs.total()
+    groups = Counter(run.spec.group for run in state.runs.values() if run.attempt is not None)
     for start in plan.starts:
         run = state.runs[start.run_id]
         limits = state.policy.limits_of(run.user)
         runs[run.user] += 1
         gpus[run.user] += run.spec.request.gpus
         active += 1
+        groups[run.spec.group] += 1
+        cap = state.caps.get(run.spec.group)
+        assert cap is None or groups[run.spec.group] <= cap
         assert not limits.running or runs[run.user] <= limits.running
         assert not limits.gpus or not run.spec.request.gpus or gpus[run.user] <= limits.gpus
         assert not state.policy.max_concurrent or active <= state.policy.max_concurrent
@@ -112,17 +116,18 @@ def facts(state: State) -> tuple:
     return (
         [
             getattr(state, name)
-            for name in ("version", "at", "epoch", "next_seq", "policy", "paused", "active", "waiting")
+            for name in ("version", "at", "epoch", "next_seq", "policy", "paused", "active", "waiting", "held")
         ],
         list(state.nodes.items()),
         list(state.runs.items()),
         list(state.usage.items()),
         {user: (load.queued, load.running, load.gpus) for user, load in state.load.items()},
         (board.free[:], board.cpus[:], board.memory_kib[:], [bucket[:] for bucket in board.buckets], board.free_gpus),
-        [(lane.user, lane.request, lane.shape, lane.runs[:]) for lane in state.queue.lanes()],
+        [(lane.user, lane.request, lane.group, lane.shape, lane.runs[:]) for lane in state.queue.lanes()],
         list(state.timeline),
         list(state.delayed),
         {key: set(waiters) for key, waiters in state.dependents.items()},
+        (dict(state.caps), dict(state.groups)),
     )
 
 
@@ -196,6 +201,7 @@ def test_the_order_in_which_things_came_to_be_known_does_not_matter(story, chanc
     """The same facts, loaded in another order, make the same plan."""
     old, new = story.state, State()
     new.policy, new.paused, new.at, new.version = old.policy, old.paused, old.at, old.version
+    new.caps = dict(old.caps)
     new.nodes = dict(old.nodes)  # the order of the nodes is their numbering: it is meant
     for name in ("runs", "usage"):
         items = list(getattr(old, name).items())
@@ -223,9 +229,28 @@ def test_nothing_that_fits_is_left_waiting_when_anything_may_pass(story):
         full = policy.max_concurrent and state.active >= policy.max_concurrent
         over_runs = limits.running and load and load.running >= limits.running
         over_gpus = limits.gpus and request.gpus and load and load.gpus + request.gpus > limits.gpus
-        if not (full or over_runs or over_gpus):
+        cap = state.caps.get(run.spec.group)
+        at_cap = cap is not None and state.groups.get(run.spec.group, 0) >= cap
+        if not (full or over_runs or over_gpus or at_cap):
             assert place(board, request) is None
             assert request.nodes > 1 or not ledger.one_node_has_room(request)
+
+
+@settings(max_examples=400)
+@given(stories(max_size=40))
+def test_a_cap_changes_nothing_for_those_it_does_not_concern(story):
+    """The capped run is passed over as if it were not there: what else starts is what would start without it."""
+    state, now = story.state.fork(), story.snap().now
+    state.caps = {"s1": max(1, state.groups.get("s1", 0))}
+    if state.groups.get("s1", 0) < state.caps["s1"]:
+        return
+    without = state.fork()
+    for run in [run for run in without.runs.values() if run.spec.group == "s1" and run.id in without.queue]:
+        without.queue.remove(run.id)
+    with_cap, alone = decide(snapshot(state, now)), decide(snapshot(without, now))
+    assert with_cap.starts == alone.starts
+    assert with_cap.preempts == alone.preempts
+    assert with_cap.reserve == alone.reserve
 
 
 @settings(max_examples=300)

@@ -43,7 +43,7 @@ def test_the_log_lived_again_gives_the_same_state(story):
 def comparable(state: State) -> list:
     """Facts without what depends on when a pass happened to look: lanes and their numbers come and go."""
     known = list(facts(state))
-    known[6] = sorted(((lane.user, repr(lane.request)), lane.runs) for lane in state.queue.lanes())
+    known[6] = sorted(((lane.user, repr(lane.request), lane.group), lane.runs) for lane in state.queue.lanes())
     return known
 
 
@@ -52,14 +52,14 @@ def comparable(state: State) -> list:
 def test_the_indices_are_what_the_facts_say(story):
     """A server that loads rows builds every index anew; it must arrive where the events had led."""
     loaded = State()
-    loaded.policy, loaded.at = story.state.policy, story.state.at
+    loaded.policy, loaded.at, loaded.caps = story.state.policy, story.state.at, dict(story.state.caps)
     loaded.nodes, loaded.usage = dict(story.state.nodes), dict(story.state.usage)
     loaded.runs = {run.id: run for run in story.state.runs.values() if run.state not in ENDED}
     loaded.index_all()
     loaded.wake(max(story.latest, story.state.at))
     story.state.wake(max(story.latest, story.state.at))
     assert check(loaded) == []
-    for index in (3, 4, 5, 7, 8, 9):  # usage, loads, board, timeline, delayed, dependents
+    for index in (3, 4, 5, 7, 8, 9, 10):  # usage, loads, board, timeline, delayed, dependents, groups
         assert facts(loaded)[index] == facts(story.state)[index]
     assert comparable(loaded)[6] == comparable(story.state)[6]
 

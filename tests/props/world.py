@@ -23,7 +23,7 @@ from rota.core.policy import Policy
 from rota.core.resources import Placement, bits
 from rota.core.retry import RetryDecision, retry
 from rota.core.run import ACTIVE, ENDED, Cause, Dependency, Exit, Run, RunState, When
-from tests.props.stories import CLUSTERS, REQUESTS, USERS, Picker, policy_of
+from tests.props.stories import CLUSTERS, GROUPS, REQUESTS, USERS, Picker, policy_of
 from tests.props.test_decide import sound
 from tests.unit.core.kit import OK, Lab, broken
 
@@ -72,6 +72,8 @@ class World(Lab):
         self.faults = False
         self.tell(e.SchedulingResumed(at=self.now))
         self.set(Policy(retry_base_s=1, retry_cap_s=20))
+        for group in GROUPS[2:]:
+            self.tell(e.GroupCapped(at=self.now, group=group, limit=1))  # however tight, all must have their turn
         for node_id, one in list(self.state.nodes.items()):
             self.tell(e.NodeSeen(at=self.now, node=replace(broken(one), alive=True, drained=False)))
             assert self.state.nodes[node_id].usable.bit_count() == len(one.gpus)
@@ -278,6 +280,7 @@ class World(Lab):
             grace_s=self.chance.choice([0.0, 2.0]),
             max_retries=self.chance.choice([0, 3]),
             after=after,
+            group=self.chance.choice(GROUPS),
         )
 
     def someone_cancels(self) -> None:
@@ -303,6 +306,19 @@ class World(Lab):
         run = self.any_run(*RunState)
         if run is not None:
             self.tell(e.RunReprioritised(at=self.now, run_id=run.id, priority=self.chance.randint(1, 4)))
+
+    def someone_writes(self) -> None:
+        luck, run = self.chance.random(), self.any_run(*RunState)
+        if run is not None and luck < 0.4:
+            spec = replace(run.spec, name=f"t{luck}", group=self.chance.choice(GROUPS))
+            self.tell(e.RunEdited(at=self.now, run_id=run.id, spec=spec))
+        elif run is not None and luck < 0.6:
+            self.tell(e.RunArchived(at=self.now, run_id=run.id, archived=run.archived_at is None))
+        else:
+            self.tell(e.RecordPut(at=self.now, kind="alert", id="a", parent="", body="{}" if luck < 0.9 else ""))
+
+    def someone_caps_a_sweep(self) -> None:
+        self.tell(e.GroupCapped(at=self.now, group=self.chance.choice(GROUPS[2:]), limit=self.chance.randrange(4)))
 
     def someone_turns_a_knob(self) -> None:
         luck = self.chance.random()
@@ -353,6 +369,8 @@ PEOPLE: list[Callable[[World], None]] = [
     *[World.someone_holds_or_releases] * 2,
     *[World.someone_reprioritises] * 2,
     World.someone_turns_a_knob,
+    World.someone_writes,
+    World.someone_caps_a_sweep,
     *[World.a_node_changes] * 2,
     World.the_house_forgets,
 ]

@@ -23,9 +23,16 @@ class Act(StrEnum):
     RELEASE = "release"
     REPRIORITISE = "reprioritise"
     RERUN = "rerun"
+    EDIT = "edit"
+    REPORT = "report on"
+    ARCHIVE = "archive"
+    CAP = "cap a sweep"
+    RECORD = "write a record"
     SET_POLICY = "set the policy"
     PAUSE = "pause or resume scheduling"
     DRAIN = "drain or resume a node"
+    RESHAPE = "reshape the simulated cluster"
+    MANAGE_TOKENS = "manage tokens"
 
 
 class On(Enum):
@@ -34,7 +41,8 @@ class On(Enum):
     ANY = 2
 
 
-_PERSONAL = dict.fromkeys((Act.SUBMIT, Act.CANCEL, Act.HOLD, Act.RELEASE, Act.REPRIORITISE, Act.RERUN), On.OWN)
+_OFFICE = {Act.SET_POLICY, Act.PAUSE, Act.DRAIN, Act.RESHAPE, Act.MANAGE_TOKENS}  # what only an admin does
+_PERSONAL = {act: On.OWN for act in Act if act not in _OFFICE}
 
 MAY: Mapping[Role, Mapping[Act, On]] = {
     Role.ADMIN: dict.fromkeys(Act, On.ANY),

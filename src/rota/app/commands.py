@@ -74,6 +74,14 @@ class EndLease:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Nobody waits for this lease any more. Does nothing once it is given: then it is its holder's."""
+
+    run_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class CapGroup:
     group: str
     limit: int  # 0 = no cap
@@ -162,6 +170,7 @@ Command = (
     | Archive
     | Report
     | EndLease
+    | Withdraw
     | CapGroup
     | PutRecord
     | Reshape

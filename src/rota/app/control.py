@@ -6,6 +6,7 @@ from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, authorise
 from rota.app.commands import Cancel, Hold, Release, Reprioritise
 from rota.app.desk import Desk, reason
 from rota.app.errors import Conflict, Invalid
+from rota.app.report import end_reported
 from rota.app.settle import end_dependents
 from rota.core import events as e
 from rota.core.run import ACTIVE, ENDED, Cause, Run, RunState
@@ -28,7 +29,12 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
         return desk.state.runs[run.id]
     attempt = run.attempt
     assert attempt is not None
+    if attempt.reported:  # there is nothing of ours to end
+        end_reported(desk, run, RunState.CANCELLED, by=who.name, why=why)
+        return desk.state.runs[run.id]
     stop = attempt.stop
+    if stop is not None and stop.cause is Cause.RELEASED:
+        return run  # a lease on its way back: its process is nobody's to end any more
     if stop is None or stop.cause is not Cause.CANCELLED or grace_s < stop.grace_s:
         desk.write(
             e.StopRequested(

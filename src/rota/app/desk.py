@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from rota.app.authz import Principal
 from rota.app.errors import Conflict, Invalid, NotFound
-from rota.app.ports import KeyRecord, Store
-from rota.core.events import Event
+from rota.app.ports import KeyRecord, Record, Store
+from rota.core.events import Event, RunEvent
 from rota.core.reduce import reduce
 from rota.core.run import Run
 from rota.core.state import State
@@ -35,10 +35,26 @@ class Desk:
         self.new_id = new_id
         self.events: list[Event] = []
         self.keys: dict[tuple[str, str], KeyRecord] = {}
+        self.records: dict[tuple[str, str], Record | None] = {}  # as this batch leaves them; None = gone
+
+    def trial(self) -> Desk:
+        """A desk to try something out on: what is written there goes nowhere."""
+        twin = Desk(self.state.fork(), self.store, self.now, self.tick, self.new_id)
+        twin.state.history = self.state.history.copy()
+        twin.state.touched = dict(self.state.touched)
+        twin.keys, twin.records = dict(self.keys), dict(self.records)
+        return twin
 
     def write(self, event: Event) -> None:
         reduce(self.state, event)
         self.events.append(event)
+
+    def amend(self, event: RunEvent, changed: Run) -> Run:
+        """Write an event that changes a run which may have ended and left the state: then only its row is rewritten."""
+        self.write(event)
+        if changed.id not in self.state.runs:
+            self.state.touched[changed.id] = changed
+        return self.any(changed.id)
 
     def live(self, run_id: str) -> Run:
         """A run that has not ended, or a refusal that tells unknown from ended."""
@@ -49,10 +65,14 @@ class Desk:
         return run
 
     def any(self, run_id: str) -> Run:
-        run = self.state.runs.get(run_id) or self.store.run(run_id)
+        run = self.state.runs.get(run_id) or self.state.touched.get(run_id) or self.store.run(run_id)
         if run is None:
             raise NotFound(f"no run {run_id[:50]!r}", "run_id")
         return run
 
     def key(self, who: Principal, key: str) -> KeyRecord | None:
         return self.keys.get((who.name, key)) or self.store.key(who.name, key)
+
+    def record(self, kind: str, record_id: str) -> Record | None:
+        name = (kind, record_id)
+        return self.records[name] if name in self.records else self.store.record(kind, record_id)

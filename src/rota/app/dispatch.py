@@ -39,6 +39,7 @@ def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:
         terminal=spec.terminal,
         confine=any(not state.nodes[part.node].simulated for part in attempt.placement),
         checkpoint_dir=f"{site.checkpoints}/{run.id}",
+        holder=spec.holder,
     )
 
 

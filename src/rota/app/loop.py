@@ -26,11 +26,12 @@ from rota.app.desk import Desk
 from rota.app.errors import Full, Refused, Unavailable
 from rota.app.ports import Backend, Clock, Ended, Fenced, Report, Store, StoreBroken, StoreBusy, StoreError, StoreFull
 from rota.app.settle import settle
+from rota.app.views import Window
 from rota.core import events as e
 from rota.core.decide import decide
 from rota.core.ids import attempt_id
 from rota.core.node import Node
-from rota.core.run import ENDED, Cause, Run
+from rota.core.run import ENDED, Cause
 from rota.core.snapshot import snapshot
 from rota.core.state import State
 
@@ -71,7 +72,7 @@ class Loop:
         self.state = State()
         self.subscribers: list[Subscriber] = []
         self.degraded = ""  # why nothing can be written just now
-        self.durable: dict[str, Run] = {}  # live runs as other threads may see them: nothing that is not on disk
+        self.window = Window()  # what other threads may see: nothing that is not on disk
         self._astray = False  # memory may be ahead of the store
         self._inbox: deque[Item | Report] = deque()
         self._waker = Condition()
@@ -80,6 +81,8 @@ class Loop:
         self._woken = 0  # and how many had come out of their back-off
         self._begun = (0.0, 0.0)  # the house's time and the tick at the start
         self.rounds = 0  # of the periodic reconcile
+        self.passes = 0  # how often it was decided
+        self.last_pass_at: float | None = None
         self._next_reconcile = 0.0
         self._thread = Thread(target=self._run, name="rota-loop", daemon=True)
 
@@ -241,6 +244,7 @@ class Loop:
         if self.state.version == self._decided and self.state.woken == self._woken:
             return
         self._woken = self.state.woken
+        self.passes, self.last_pass_at = self.passes + 1, desk.now
         try:
             plan = decide(snapshot(self.state, desk.now))
         except Exception as error:
@@ -289,6 +293,8 @@ class Loop:
             run = self.state.runs.get(event.run_id) if isinstance(event, e.RunEvent) else None
             if run is None or run.attempt is None:
                 continue
+            if run.attempt.reported:
+                continue  # carried elsewhere
             if isinstance(event, e.AttemptPlanned) and run.attempt.id == event.attempt_id:
                 launches.append(dispatch.launch_order(self.state, run, self.site))
             elif isinstance(event, e.StopRequested) and run.attempt.id == event.attempt_id:
@@ -323,17 +329,15 @@ class Loop:
 
     def settle_down(self) -> None:
         """The batch is durable: show it, and let what has ended leave memory."""
+        self.window.show(self.state)
         for run in self.state.touched.values():
             if run.state in ENDED:
                 self.state.retire(run.id)
-                self.durable.pop(run.id, None)
-            else:
-                self.durable[run.id] = run
         self.state.touched.clear()
 
     def _load(self) -> None:
         self.state = self.store.load()
-        self.durable = dict(self.state.runs)
+        self.window.reset(self.state)
 
     # -- when the store does not take it ----------------------------------------------------------------------------
     def _degrade(self, error: StoreError, waiting: Sequence[Future[Any]]) -> None:

@@ -46,7 +46,7 @@ class LaunchOrder:
 class StopOrder:
     """How to end a live attempt: `signal` to its processes, SIGKILL to all of them after `grace_s`."""
 
-    cause: str  # "cancelled" or "preempted"; comes back in Exit.cause
+    cause: str  # "cancelled" or "preempted", comes back in Exit.cause; "released" ends a lease and leaves its holder
     signal: int = 15
     grace_s: float = 10.0
 
@@ -298,6 +298,9 @@ class Store(Protocol):
         self, kind: str, *, parent: str | None = None, before: int | None = None, limit: int = 100
     ) -> Sequence[Record]:
         """Newest first; `before` is the seq of the last one seen."""
+
+    def count_records(self, kind: str, most: int) -> int:
+        """How many there are of a kind, counted no further than `most`."""
 
     def totals(self, since: float, until: float) -> Sequence[UserTotal]:
         """Who used what: GPU-seconds of attempts that ended in [since, until)."""

@@ -19,7 +19,7 @@ from rota.app.settle import settle, settle_from_before_reboot
 from rota.core import events as e
 from rota.core.ids import run_of
 from rota.core.node import Node
-from rota.core.run import ACTIVE, Cause, Exit, Run, RunState
+from rota.core.run import Cause, Exit, Run, RunState
 
 if TYPE_CHECKING:
     from rota.app.loop import Loop
@@ -85,9 +85,14 @@ def act_again(loop: Loop) -> None:
         assert attempt is not None
         if attempt.stop is not None:
             dispatch.stop(loop.backend, run)
-        elif run.state is RunState.STARTING and isinstance(loop.backend.observe(attempt.id), Absent):
+        elif _may_launch(run) and isinstance(loop.backend.observe(attempt.id), Absent):
             loop.backend.launch(dispatch.launch_order(loop.state, run, loop.site))
     _strays(loop)
+
+
+def _may_launch(run: Run) -> bool:
+    """A lease may be given again, whatever became of its record: its holder tells whether it lasts."""
+    return run.state is RunState.STARTING or run.spec.holder is not None
 
 
 def _look(loop: Loop, desk: Desk, run: Run) -> None:
@@ -97,7 +102,7 @@ def _look(loop: Loop, desk: Desk, run: Run) -> None:
     seen = loop.backend.observe(attempt.id)
     match seen:
         case Absent():
-            if run.state is RunState.RUNNING:
+            if run.state is RunState.RUNNING and run.spec.holder is None:
                 loop.backend.sweep(attempt.id)
                 settle(desk, Ended(attempt.id, Exit(Cause.LOST, message="its record has vanished")))
         case Live(pid):
@@ -131,13 +136,21 @@ def _strays(loop: Loop) -> None:
             continue
         if not isinstance(loop.backend.observe(attempt_id), Live):
             loop.backend.forget(attempt_id)
-        elif loop.store.run(run_of(attempt_id)) is not None:  # else see _strangers
-            log.warning("attempt %s is over by the records but its processes live: ending them", attempt_id)
-            loop.backend.stop(attempt_id, StopOrder(cause=Cause.CANCELLED.value, signal=9, grace_s=0.0))
+        elif (known := loop.store.run(run_of(attempt_id))) is not None:  # else see _strangers
+            _end_stray(loop, attempt_id, known)
+
+
+def _end_stray(loop: Loop, attempt_id: str, run: Run) -> None:
+    if run.spec.holder is not None:  # the process is not ours to end: only its lease is over
+        loop.backend.stop(attempt_id, StopOrder(cause=Cause.RELEASED.value, grace_s=0.0))
+        return
+    log.warning("attempt %s is over by the records but its processes live: ending them", attempt_id)
+    loop.backend.stop(attempt_id, StopOrder(cause=Cause.CANCELLED.value, signal=9, grace_s=0.0))
 
 
 def _active(loop: Loop) -> list[Run]:
-    return [run for run in loop.state.runs.values() if run.state in ACTIVE]
+    """With an attempt of ours. What is carried elsewhere is neither looked at nor ended by what happens here."""
+    return [run for run in loop.state.runs.values() if run.attempt is not None and not run.attempt.reported]
 
 
 def _desk(loop: Loop) -> Desk:

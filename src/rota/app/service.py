@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from threading import Lock
 from typing import Any, TypeVar
 
 from rota.app import commands as c
-from rota.app import control, operate, submit
+from rota.app import control, edit, endlease, operate, records, report, submit, sweeps
 from rota.app.authz import Principal
 from rota.app.desk import Desk
 from rota.app.errors import NotFound, Unavailable
 from rota.app.loop import Loop, Subscriber
-from rota.app.ports import LogChunk, RunFilter, StoreError, UserTotal
+from rota.app.ports import LogChunk, Record, RunFilter, StoredEvent, StoreError, UserTotal
+from rota.app.tally import Counter, Tally
+from rota.app.views import View
 from rota.core import events as e
 from rota.core.explain import Explanation, explain
 from rota.core.forecast import forecast
 from rota.core.ids import attempt_id, is_attempt_id
 from rota.core.node import Node
-from rota.core.run import ENDED, Run
+from rota.core.run import ENDED, PastAttempt, Run
 from rota.core.state import State
 
 T = TypeVar("T")
 
 HANDLERS: dict[type[Any], Callable[[Desk, Principal, Any], Any]] = {
     c.Submit: submit.submit,
+    c.SubmitMany: submit.submit_many,
     c.Rerun: submit.rerun,
+    c.Edit: edit.edit,
+    c.Archive: edit.archive,
+    c.Report: report.report,
+    c.EndLease: endlease.end_lease,
+    c.Withdraw: endlease.withdraw,
+    c.CapGroup: sweeps.cap_group,
+    c.PutRecord: records.put_record,
     c.Cancel: control.cancel,
     c.Hold: control.hold,
     c.Release: control.release,
@@ -36,6 +46,7 @@ HANDLERS: dict[type[Any], Callable[[Desk, Principal, Any], Any]] = {
     c.Resume: operate.resume,
     c.Drain: operate.drain,
     c.Undrain: operate.undrain,
+    c.Reshape: operate.reshape,
 }
 
 
@@ -44,7 +55,9 @@ class Service:
         self._loop = loop
         self._waiters: dict[str, list[Future[Run]]] = {}
         self._lock = Lock()
-        loop.subscribers.append(self._tell_waiters)
+        self.broken: list[BaseException] = []  # why the loop has stopped
+        self._counter = Counter(loop.store, loop.window, loop.now)
+        loop.subscribers += [self._tell_waiters, self._counter.hear]
 
     # -- commands ---------------------------------------------------------------------------------------------------
     def send(self, who: Principal, command: c.Command) -> Future[Any]:
@@ -52,26 +65,58 @@ class Service:
         handler = HANDLERS[type(command)]
         return self._loop.call(lambda desk: handler(desk, who, command))
 
+    def try_out(self, who: Principal, command: c.Command) -> Future[Any]:
+        """What the command would answer, or the refusal it would meet. Nothing is written."""
+        handler = HANDLERS[type(command)]
+        return self._loop.call(lambda desk: handler(desk.trial(), who, command))
+
     def do(self, who: Principal, command: c.Command, timeout_s: float | None = 30.0) -> Any:
         return self.send(who, command).result(timeout_s)
 
     def see_nodes(self, nodes: Sequence[Node]) -> None:
         self._loop.call(lambda desk: operate.see_nodes(desk, nodes)).result()
 
-    # -- views ------------------------------------------------------------------------------------------------------
+    # -- looking ------------------------------------------------------------------------------------------------------
     def ask(self, question: Callable[[State, float], T]) -> T:
         """An answer from the state between two turns of the loop, when nothing moves."""
         future: Future[T] = self._loop.call(lambda desk: question(desk.state, desk.now))
         return future.result()
 
     def run(self, run_id: str) -> Run:
-        run = self._loop.durable.get(run_id) or self._loop.store.run(run_id)
+        run = self._loop.window.run(run_id) or self._loop.store.run(run_id)
         if run is None:
             raise NotFound(f"no run {run_id[:50]!r}", "run_id")
         return run
 
     def runs(self, which: RunFilter) -> Sequence[Run]:
         return self._loop.store.runs(which)
+
+    def view(self) -> View:
+        """Live runs, nodes and switches at one moment, from any thread and at little cost."""
+        return self._loop.window.view()
+
+    def nodes(self) -> Mapping[str, Node]:
+        """Those of the view, without its cost."""
+        return self._loop.window.nodes
+
+    def tally(self) -> Tally:
+        return self._counter.tally(self._loop.passes, self._loop.last_pass_at)
+
+    def attempts(self, run_id: str) -> Sequence[PastAttempt]:
+        """All that have ended, oldest first; the live one is the run's own."""
+        return self._loop.store.attempts(run_id)
+
+    def events(self, after: int, limit: int, run_id: str | None = None) -> Sequence[StoredEvent]:
+        return self._loop.store.events(after, limit, run_id)
+
+    def record(self, kind: str, record_id: str) -> Record | None:
+        return self._loop.store.record(kind, record_id)
+
+    def records(
+        self, kind: str, *, parent: str | None = None, before: int | None = None, limit: int = 100
+    ) -> Sequence[Record]:
+        """Newest first; `before` is the seq of the last one seen."""
+        return self._loop.store.records(kind, parent=parent, before=before, limit=limit)
 
     def totals(self, since: float, until: float) -> Sequence[UserTotal]:
         return self._loop.store.totals(since, until)
@@ -98,6 +143,10 @@ class Service:
         if number == 0:
             return LogChunk(b"", 0, 0)
         return self._loop.backend.read_log(attempt_id(run_id, number), offset, limit)
+
+    def trouble(self) -> str:
+        """Why nothing can be taken in just now; "" = all is well."""
+        return f"the loop has stopped: {self.broken[0]}" if self.broken else self._loop.degraded
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Be told of every durable event, in order, on the loop's thread: return at once."""
@@ -132,6 +181,7 @@ class Service:
 
     def abandon(self, error: BaseException) -> None:
         """The loop has stopped: nobody will be told anything any more."""
+        self.broken.append(error)
         with self._lock:
             futures = [future for waiting in self._waiters.values() for future in waiting]
             self._waiters.clear()

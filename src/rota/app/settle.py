@@ -31,7 +31,8 @@ def settle_from_before_reboot(desk: Desk, run: Run, attempt: Attempt, exit: Exit
         held_s = exit.ended_tick - attempt.planned_tick
     else:
         held_s = last_seen - attempt.planned_at
-    _end(desk, run, attempt, exit or Exit(Cause.LOST, message="the machine restarted"), held_s)
+    cause = Cause.LOST if run.spec.holder is None else Cause.RELEASED  # a lease ends with its holder, and well
+    _end(desk, run, attempt, exit or Exit(cause, message="the machine restarted"), held_s)
 
 
 def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, held_s: float) -> None:
@@ -68,7 +69,8 @@ def _what_next(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> RetryDecis
     if stop is not None and not exit.ok:
         if stop.cause is Cause.CANCELLED:
             return RetryDecision(False, stop.why or f"cancelled by {stop.by}")
-        if stop.cause is Cause.PREEMPTED and exit.cause in (Cause.NEVER_STARTED, Cause.PREEMPTED, Cause.LOST):
+        again = run.spec.holder is None and exit.cause in (Cause.NEVER_STARTED, Cause.PREEMPTED, Cause.LOST)
+        if stop.cause is Cause.PREEMPTED and again:
             return RetryDecision(True, f"preempted for {stop.for_run}" if stop.for_run else "preempted")
     return retry(exit, run, desk.state.policy)
 

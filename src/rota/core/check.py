@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from rota.core import order
@@ -34,7 +35,7 @@ def _runs(state: State) -> Iterator[str]:
         if run.attempt is not None:
             if run.attempt.number != run.attempts_made:
                 yield f"{run.id}: live attempt {run.attempt.number} of {run.attempts_made} made"
-            if gpu_count(run.attempt.placement) != run.spec.request.gpus:
+            if not run.attempt.reported and gpu_count(run.attempt.placement) != run.spec.request.gpus:
                 yield f"{run.id}: holds {gpu_count(run.attempt.placement)} of {run.spec.request.gpus} GPUs"
         numbers = [past.number for past in run.past]
         if numbers != sorted(set(numbers)) or (numbers and numbers[-1] > run.attempts_made):
@@ -82,6 +83,13 @@ def _node(state: State, n: int, node: Node, parts: list[Slice]) -> Iterator[str]
 def _counts(state: State, waiting: list[Run], active: list[Run]) -> Iterator[str]:
     if (state.waiting, state.active) != (len(waiting), len(active)):
         yield f"counts {state.waiting} waiting, {state.active} active; {len(waiting)} and {len(active)} there"
+    if state.held != (held := sum(run.state is RunState.HELD for run in waiting)):
+        yield f"counts {state.held} held; {held} there"
+    groups = Counter(run.spec.group for run in active if run.spec.group)
+    if state.groups != groups:
+        yield f"groups {state.groups}; {dict(groups)} there"
+    if any(cap < 1 for cap in state.caps.values()):
+        yield f"caps that let nobody start: {state.caps}"
     ends = sorted((run.attempt.expected_end, run.id) for run in active if run.attempt)
     if list(state.timeline) != ends:
         yield "the timeline is not the active runs"
@@ -103,9 +111,11 @@ def _queue(state: State, waiting: list[Run]) -> Iterator[str]:
             yield f"{run.id}: {run.state}, in queue {run.id in state.queue}, delayed {run.id in delayed}"
     if not {run_id for _, _, run_id in state.queue.entries()} | delayed <= {run.id for run in waiting}:
         yield "the queue holds runs that do not wait"
-    for _, key, run_id in state.queue.entries():
+    for lane, key, run_id in state.queue.entries():
         if run_id in state.runs and key != order.key(state.policy, state.runs[run_id]):
             yield f"{run_id}: stands at {key} in the queue"
+        if run_id in state.runs and lane.group != state.runs[run_id].spec.group:
+            yield f"{run_id}: stands in the lane of group {lane.group!r}"
     for lane in state.queue.lanes():
         if lane.runs != sorted(lane.runs):
             yield f"lane of {lane.user} is not in order"

@@ -55,6 +55,7 @@ class _Pass:
         self.unplaceable: set[int] = set()  # shapes
         self.too_long: set[int] = set()  # shapes that fit only into the reservation's hole
         self.closed: set[str] = set()  # users at their limit of runs
+        self.in_group: dict[str, int] = {}  # active runs of capped groups, with this pass's starts
         self.load: dict[str, Load] = {}
         self.share: dict[str, float] = {}
         self.fair = self.policy.ordering is Ordering.FAIR_SHARE
@@ -67,6 +68,8 @@ class _Pass:
         heap: list[Entry] = []
         needs_gpu = True
         for lane in self.snap.queue.lanes():
+            if lane.group and self.at_cap(lane.group):
+                continue
             heap.append(self.entry(lane, 0))
             needs_gpu = needs_gpu and lane.request.gpus > 0
         heapify(heap)
@@ -107,7 +110,7 @@ class _Pass:
         """Start it if it can be. False = no other run of this lane can start in this pass either."""
         if lane.shape in self.unplaceable and not self.preempt_tries:
             return False
-        if lane.user in self.closed:
+        if lane.user in self.closed or (lane.group and self.at_cap(lane.group)):
             return False
         self.examined += 1
         over_limit = over(self.policy.limits_of(run.user), self.load_of(run.user), lane.request.gpus)
@@ -178,6 +181,7 @@ class _Pass:
                 load = self.load[run.user] = self.load_of(run.user).copy()
                 load.running += 1
                 load.gpus += run.spec.request.gpus
+                self.join_group(run.spec.group)
 
     def try_preempt(self, run: Run) -> tuple[Preempt, ...] | None:
         """As preempt.choose. With victims the pass ends, so that nobody else takes what they give back."""
@@ -203,8 +207,21 @@ class _Pass:
             load = self.load[run.user] = self.load_of(run.user).copy()
         load.running += 1
         load.gpus += gpus
+        self.join_group(run.spec.group)
         if self.fair:
             self.share[run.user] = self.share_of(run.user) + gpus * run.expected_s
+
+    def at_cap(self, group: str) -> bool:
+        cap = self.snap.caps.get(group)
+        return cap is not None and self.active_in(group) >= cap
+
+    def join_group(self, group: str) -> None:
+        if group in self.snap.caps:
+            self.in_group[group] = self.active_in(group) + 1
+
+    def active_in(self, group: str) -> int:
+        known = self.in_group.get(group)
+        return self.snap.groups.get(group, 0) if known is None else known
 
     def load_of(self, user: str) -> Load:
         return self.load.get(user) or self.snap.load.get(user) or Load()

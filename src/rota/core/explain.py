@@ -32,8 +32,8 @@ SHOWN = 10  # blocking runs named per reason
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    code: str  # held dependency backoff paused max_concurrent user_runs user_gpus impossible nodes resources
-    # reservation order
+    code: str  # held dependency backoff paused max_concurrent user_runs user_gpus group impossible nodes
+    # resources reservation order
     text: str
     runs: tuple[str, ...] = ()  # who stands in the way
     until: float | None = None
@@ -59,7 +59,7 @@ def explain(state: State, now: float, run_id: str) -> Explanation:
         state = _after(state, plan, snap.now)
         snap = snapshot(state, now)
         plan = decide(snap)
-    reasons = [*_own(run, snap.now), *_switches(state, snap), *_limits(snap, run)]
+    reasons = [*_own(run, snap.now), *_switches(state, snap), *_limits(snap, run), *_group(snap, run)]
     if run_id not in state.queue:
         return Explanation(run_id, tuple(reasons))
     reasons += _resources(state, snap, run, plan)
@@ -149,6 +149,16 @@ def _limits(snap: Snapshot, run: Run) -> list[Reason]:
             return []
     mine = tuple(run_id for _, run_id in snap.timeline if snap.runs[run_id].user == run.user)
     return [Reason(code, text, mine[:SHOWN])]
+
+
+def _group(snap: Snapshot, run: Run) -> list[Reason]:
+    group = run.spec.group
+    cap, active = snap.caps.get(group), snap.groups.get(group, 0)
+    if cap is None or active < cap:
+        return []
+    siblings = tuple(run_id for _, run_id in snap.timeline if snap.runs[run_id].spec.group == group)
+    text = f"{active} of its sweep's runs {'is' if active == 1 else 'are'} active, the cap is {cap}"
+    return [Reason("group", text, siblings[:SHOWN])]
 
 
 def _resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason]:

@@ -51,6 +51,11 @@ class History:
         while len(self._known) > CIRCLES:
             self._known.popitem(last=False)
 
+    def copy(self) -> History:
+        twin = History()
+        twin._known = OrderedDict((circle, durations.copy()) for circle, durations in self._known.items())
+        return twin
+
     def predict(self, user: str, spec: Spec) -> float | None:
         if not self._known:
             return None

@@ -22,7 +22,7 @@ def choose(snap: Snapshot, board: Board, run: Run, taken: set[str]) -> tuple[Pre
         assert other.attempt is not None
         if other.attempt.stop is not None or run_id in taken:
             later.give(other.attempt.placement)
-        elif other.spec.preemptible and other.priority < run.priority:
+        elif other.spec.preemptible and other.spec.holder is None and other.priority < run.priority:
             candidates.append(other)
     if place(later, run.spec.request) is not None:
         return ()

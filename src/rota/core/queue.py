@@ -1,7 +1,7 @@
 """The waiting runs that could start now, kept in order as they come and go.
 
-A lane holds the runs of one user and one shape, sorted. Within a lane runs are alike to the placer and to the limits,
-so a pass that finds a lane's first run unplaceable needs to look at no other run of that shape.
+A lane holds the runs of one user, one shape and one group, sorted. Within a lane runs are alike to the placer and to
+the limits, so a pass that finds a lane's first run unplaceable needs to look at no other run of that shape.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from collections.abc import Iterator
 from rota.core.order import Key
 from rota.core.resources import Request
 
+Place = tuple[str, Request, str]  # user, shape, group
+
 
 class Lane:
-    __slots__ = ("place", "request", "runs", "shape", "user")
+    __slots__ = ("group", "place", "request", "runs", "shape", "user")
 
-    def __init__(self, user: str, request: Request, shape: int, runs: list[tuple[Key, str]]) -> None:
-        self.place = (user, request)
-        self.user = user
-        self.request = request
+    def __init__(self, place: Place, shape: int, runs: list[tuple[Key, str]]) -> None:
+        self.place = place
+        self.user, self.request, self.group = place
         self.shape = shape  # a number for the request, cheap to compare and to keep in sets
         self.runs = runs  # (key, run id), first is next
 
 
 class Queue:
     def __init__(self) -> None:
-        self._lanes: dict[tuple[str, Request], Lane] = {}
-        self._where: dict[str, tuple[tuple[str, Request], Key]] = {}  # no lanes in it: then a copy is quick
+        self._lanes: dict[Place, Lane] = {}
+        self._where: dict[str, tuple[Place, Key]] = {}  # no lanes in it: then a copy is quick
         self._shapes: dict[Request, int] = {}
 
     def __len__(self) -> int:
@@ -39,11 +40,12 @@ class Queue:
     def lanes(self) -> Iterator[Lane]:
         return iter(self._lanes.values())
 
-    def add(self, run_id: str, user: str, request: Request, key: Key) -> None:
-        lane = self._lanes.get((user, request))
+    def add(self, run_id: str, user: str, request: Request, key: Key, group: str = "") -> None:
+        place = (user, request, group)
+        lane = self._lanes.get(place)
         if lane is None:
             shape = self._shapes.setdefault(request, len(self._shapes))
-            lane = self._lanes[user, request] = Lane(user, request, shape, [])
+            lane = self._lanes[place] = Lane(place, shape, [])
         if not lane.runs or key > lane.runs[-1][0]:
             lane.runs.append((key, run_id))
         else:
@@ -64,7 +66,7 @@ class Queue:
         twin = Queue()
         twin._shapes = dict(self._shapes)
         for place, lane in self._lanes.items():
-            twin._lanes[place] = Lane(lane.user, lane.request, lane.shape, lane.runs.copy())
+            twin._lanes[place] = Lane(place, lane.shape, lane.runs.copy())
         twin._where = dict(self._where)
         return twin
 
@@ -76,11 +78,12 @@ class Queue:
         view._where, view._shapes = self._where, {**self._shapes}
         view._lanes = dict(self._lanes)
         rest = [entry for entry in old.runs if entry != (was, run_id)]
-        view._lanes[place] = Lane(old.user, old.request, old.shape, rest)
-        new = view._lanes.get((old.user, request))
+        view._lanes[place] = Lane(place, old.shape, rest)
+        there = (old.user, request, old.group)
+        new = view._lanes.get(there)
         shape = view._shapes.setdefault(request, len(view._shapes))
         runs = sorted([*(new.runs if new else ()), (key, run_id)])
-        view._lanes[old.user, request] = Lane(old.user, request, shape, runs)
+        view._lanes[there] = Lane(there, shape, runs)
         if not rest and request != old.request:
             del view._lanes[place]
         return view

@@ -68,6 +68,29 @@ def _reprioritised(state: State, event: e.RunReprioritised) -> None:
     state.put(replace(state.runs[event.run_id], priority=event.priority))
 
 
+def _edited(state: State, event: e.RunEdited) -> None:
+    run = state.runs.get(event.run_id)
+    if run is not None:  # else it ended long ago, and only its row changes
+        state.put(replace(run, spec=event.spec))
+
+
+def _archived(state: State, event: e.RunArchived) -> None:
+    run = state.runs.get(event.run_id)
+    if run is not None:  # as above
+        state.put(replace(run, archived_at=event.at if event.archived else None))
+
+
+def _group_capped(state: State, event: e.GroupCapped) -> None:
+    if event.limit > 0:
+        state.caps[event.group] = event.limit
+    else:
+        state.caps.pop(event.group, None)
+
+
+def _record_put(state: State, event: e.RecordPut) -> None:
+    """Nothing: no decision reads a record."""
+
+
 def _ended(state: State, event: e.RunEnded) -> None:
     run = _idle(state, event.run_id)
     end = _one_of(event.state, ENDED)
@@ -90,6 +113,7 @@ def _planned(state: State, event: e.AttemptPlanned) -> None:
         planned_tick=event.tick,
         expected_end=event.at + run.expected_s,
         charged_gpu_s=charge,
+        reported=event.reported,
     )
     state.put(
         replace(
@@ -228,11 +252,15 @@ _RULES: dict[type[e.Event], Callable[[State, Any], None]] = {
     e.RunHeld: _held,
     e.RunReleased: _released,
     e.RunReprioritised: _reprioritised,
+    e.RunEdited: _edited,
+    e.RunArchived: _archived,
     e.RunEnded: _ended,
     e.AttemptPlanned: _planned,
     e.AttemptStarted: _started,
     e.StopRequested: _stop_requested,
     e.AttemptEnded: _attempt_ended,
+    e.GroupCapped: _group_capped,
+    e.RecordPut: _record_put,
     e.NodeSeen: _node_seen,
     e.NodeRemoved: _node_removed,
     e.NodeDrained: _node_drained,

@@ -19,8 +19,12 @@ class RetryDecision:
 
 
 def retry(exit: Exit, run: Run, policy: Policy) -> RetryDecision:
+    if exit.cause is Cause.RELEASED:
+        return RetryDecision(False, exit.message)
     if exit.ok:
         return RetryDecision(False, "")
+    if run.spec.holder is not None:  # somebody else's process: whatever ended it, there is nothing to run again
+        return RetryDecision(False, exit.message or str(exit.cause))
     match exit.cause:
         case Cause.CANCELLED | Cause.NEVER_STARTED:
             return RetryDecision(False, "cancelled")

@@ -27,6 +27,8 @@ class Snapshot:
     usage: Mapping[str, Usage]
     load: Mapping[str, Load]
     active: int
+    caps: Mapping[str, int]
+    groups: Mapping[str, int]  # active runs of each
 
 
 def snapshot(state: State, now: float) -> Snapshot:
@@ -44,4 +46,6 @@ def snapshot(state: State, now: float) -> Snapshot:
         usage=state.usage,
         load=state.load,
         active=state.active,
+        caps=state.caps,
+        groups=state.groups,
     )

@@ -18,7 +18,8 @@ from rota.core.run import ACTIVE, ENDED, Run, RunState
 from rota.core.timeline import Timeline
 from rota.core.usage import Load, Usage
 
-_PLAIN = ("version", "at", "epoch", "boot_id", "next_seq", "policy", "paused", "pause_why", "active", "waiting")
+_PLAIN = ("version", "at", "epoch", "boot_id", "next_seq", "policy", "paused", "pause_why")
+_COUNTS = ("active", "waiting", "held", "woken", "nodes_changed")
 
 
 class State:
@@ -31,19 +32,23 @@ class State:
         self.policy = Policy()
         self.paused = False
         self.pause_why = ""
+        self.caps: dict[str, int] = {}  # group -> how many of its runs may be active at a time
         self.nodes: dict[str, Node] = {}
         self.runs: dict[str, Run] = {}
         self.usage: dict[str, Usage] = {}
         # indices: derived from the above, rebuilt by index_all()
-        self.board = Board(Layout(()))
+        self._board: Board | None = Board(Layout(()))  # None = the nodes changed since it was laid
+        self.nodes_changed = 0  # how often
         self.queue = Queue()  # ready to start: queued, nothing to wait for
         self.delayed: list[tuple[float, str]] = []  # queued, backing off until then
         self.woken = 0  # how many have ever come out of it
         self.dependents: dict[str, set[str]] = {}  # run id -> who waits for it
         self.timeline = Timeline()  # active runs by expected end
         self.load: dict[str, Load] = {}
+        self.groups: dict[str, int] = {}  # group -> how many of its runs are active
         self.active = 0
         self.waiting = 0
+        self.held = 0  # of those that wait
         self.history = History()
         # what reduce touched since the last commit, for the projection rows
         self.touched: dict[str, Run] = {}
@@ -59,8 +64,11 @@ class State:
         self.touched[run.id] = run
 
     def retire(self, run_id: str) -> None:
-        """Forget an ended run; the store remembers it."""
-        if self.runs[run_id].state not in ENDED:
+        """Forget an ended run; the store remembers it. One that ended long ago and was only edited is not here."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return
+        if run.state not in ENDED:
             raise ValueError(f"run {run_id} is not ended")
         del self.runs[run_id]
 
@@ -76,17 +84,23 @@ class State:
             load.running += 1
             load.gpus += gpu_count(attempt.placement)
             self.active += 1
+            if run.spec.group:
+                self.groups[run.spec.group] = self.groups.get(run.spec.group, 0) + 1
             self.timeline.put(run.id, attempt.expected_end, attempt.placement)
             return
         load.queued += 1
         self.waiting += 1
+        self.held += run.state is RunState.HELD
         for dependency in run.waiting_on:
             self.dependents.setdefault(dependency.run_id, set()).add(run.id)
         if run.state is RunState.QUEUED and not run.waiting_on:
             if run.not_before > self.at:
                 insort(self.delayed, (run.not_before, run.id))
             else:
-                self.queue.add(run.id, run.user, run.spec.request, order.key(self.policy, run))
+                self._enqueue(run)
+
+    def _enqueue(self, run: Run) -> None:
+        self.queue.add(run.id, run.user, run.spec.request, order.key(self.policy, run), run.spec.group)
 
     def _unindex(self, run: Run) -> None:
         if run.state in ENDED:
@@ -97,10 +111,13 @@ class State:
             load.running -= 1
             load.gpus -= gpu_count(run.attempt.placement)
             self.active -= 1
+            if run.spec.group:
+                self._leave_group(run.spec.group)
             self.timeline.drop(run.id)
         else:
             load.queued -= 1
             self.waiting -= 1
+            self.held -= run.state is RunState.HELD
             for dependency in run.waiting_on:
                 self._drop_dependent(dependency.run_id, run.id)
             if run.id in self.queue:
@@ -109,6 +126,11 @@ class State:
                 self._undelay(run)
         if not (load.queued or load.running):
             del self.load[run.user]
+
+    def _leave_group(self, group: str) -> None:
+        self.groups[group] -= 1
+        if not self.groups[group]:
+            del self.groups[group]
 
     def _drop_dependent(self, dependency: str, run_id: str) -> None:
         waiters = self.dependents.get(dependency)
@@ -128,25 +150,31 @@ class State:
         while self.delayed and self.delayed[0][0] <= now:
             _, run_id = self.delayed.pop(0)
             self.woken += 1
-            run = self.runs[run_id]
-            self.queue.add(run.id, run.user, run.spec.request, order.key(self.policy, run))
+            self._enqueue(self.runs[run_id])
 
     # -- nodes ------------------------------------------------------------------------------------------------------
     def relay(self) -> None:
-        """The nodes changed: lay the board anew and take what is held."""
-        self.board = Board(Layout(self.nodes.values()))
-        for _, run_id in self.timeline:
-            attempt = self.runs[run_id].attempt
-            assert attempt is not None
-            self.board.take(tuple(part for part in attempt.placement if part.node in self.nodes))
+        """The nodes changed: the board is laid anew when it is next looked at, so that many changes cost one laying."""
+        self._board = None
+        self.nodes_changed += 1
+
+    @property
+    def board(self) -> Board:
+        """Who holds what, on the nodes as they are."""
+        if self._board is None:
+            self._board = Board(Layout(self.nodes.values()))
+            for _, run_id in self.timeline:
+                attempt = self.runs[run_id].attempt
+                assert attempt is not None
+                self._board.take(tuple(part for part in attempt.placement if part.node in self.nodes))
+        return self._board
 
     # -- whole ------------------------------------------------------------------------------------------------------
     def reorder(self) -> None:
         """The policy changed: sort the queue anew."""
-        fresh = Queue()
-        for lane, _, run_id in self.queue.entries():
-            fresh.add(run_id, lane.user, lane.request, order.key(self.policy, self.runs[run_id]))
-        self.queue = fresh
+        before, self.queue = self.queue, Queue()
+        for _, _, run_id in before.entries():
+            self._enqueue(self.runs[run_id])
 
     def index_all(self) -> None:
         """After loading rows: build every index from the facts."""
@@ -157,12 +185,13 @@ class State:
     def fork(self) -> State:
         """A copy to think on. Runs, nodes and policy are immutable and shared."""
         twin = State()
-        for name in _PLAIN:
+        for name in (*_PLAIN, *_COUNTS):
             setattr(twin, name, getattr(self, name))
+        twin.caps, twin.groups = dict(self.caps), dict(self.groups)
         twin.nodes = dict(self.nodes)
         twin.runs = dict(self.runs)
         twin.usage = dict(self.usage)
-        twin.board = self.board.copy()
+        twin._board = self.board.copy()
         twin.queue = self.queue.copy()
         twin.delayed = list(self.delayed)
         twin.dependents = {key: set(waiters) for key, waiters in self.dependents.items()}

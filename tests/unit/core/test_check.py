@@ -74,6 +74,12 @@ def misplace(state: State) -> None:
     state.queue.add(QUEUED, run.user, run.spec.request, (5.0, 5))
 
 
+def move_lane(state: State, group: str) -> None:
+    run, key = state.runs[QUEUED], state.queue.key_of(QUEUED)
+    state.queue.remove(QUEUED)
+    state.queue.add(QUEUED, run.user, run.spec.request, key, group)
+
+
 def bump(path: str, by: int = 1) -> Callable[[State], None]:
     """Add to a number somewhere: bump("board.cpus.0")."""
 
@@ -118,6 +124,10 @@ DAMAGES: dict[str, tuple[Callable[[State], object], str]] = {
     "a node that is only on the board": (lambda s: s.nodes.pop("b"), "another node"),
     "one too many waiting": (bump("waiting"), "counts"),
     "one too few active": (bump("active", -1), "counts"),
+    "one too many held": (bump("held"), "held"),
+    "a group with a ghost": (lambda s: s.groups.update(s1=1), "groups"),
+    "a cap that lets nobody start": (lambda s: s.caps.update(s1=0), "caps"),
+    "a run in the lane of another group": (lambda s: move_lane(s, "s1"), "lane of group 's1'"),
     "a timeline with a gap": (lambda s: s.timeline.drop(RUNNING), "timeline"),
     "a timeline with a ghost": (lambda s: s.timeline.put(QUEUED, 5.0, ()), "timeline"),
     "other GPUs to come back": (lambda s: s.timeline.put(RUNNING, held(s).expected_end, ()), "hold"),

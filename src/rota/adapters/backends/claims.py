@@ -53,7 +53,11 @@ def look(root: str, attempt_id: str, *, trust_pid: bool = False) -> Sight:
 
 
 def read_exit(directory: str) -> Exit | None:
-    record = records.read(f"{directory}/exit")
+    return exit_in(f"{directory}/exit")
+
+
+def exit_in(path: str) -> Exit | None:
+    record = records.read(path)
     if record is None:
         return None
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -38,6 +39,9 @@ class Launcher:
         self._process: subprocess.Popen[bytes] | None = None
         self._unsent = bytearray()
         self._heard = b""
+        self._descriptors = resource.getrlimit(
+            resource.RLIMIT_NOFILE
+        )  # what jobs get, whatever the server gives itself
 
     @property
     def pid(self) -> int | None:
@@ -49,6 +53,8 @@ class Launcher:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = self._spawn(theirs)
+        with contextlib.suppress(ProcessLookupError):  # it died at once: the watcher will see
+            resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, self._descriptors)
         ours.setblocking(False)
         with self._lock:
             self._socket, self._unsent, self._heard = ours, bytearray(), b""

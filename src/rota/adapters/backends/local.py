@@ -27,7 +27,7 @@ from rota.core.ids import is_attempt_id
 from rota.core.run import Cause, Exit
 
 MAX_TRIES = 3  # orders for one attempt whose shims die before they claim it
-GONE_WAIT_S = 2.0
+LOOK_S = 0.05  # of each kind of waiting in `observe`: the one writer stands still meanwhile
 LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
 
@@ -84,6 +84,9 @@ class LocalBackend:
 
     def _launch(self, order: LaunchOrder) -> None:
         name = _checked(order.attempt_id)
+        if order.holder is not None:
+            self._refuse(name, "a lease is its holder's own process: there is nothing to launch")
+            return
         content = order_frame(order)
         if len(content) > MAX_FRAME or not order.argv or not order.tasks:
             self._refuse(name, "the order is too large" if order.argv and order.tasks else "there is nothing to run")
@@ -121,7 +124,8 @@ class LocalBackend:
         sight = claims.look(self._root, name)
         if isinstance(sight, claims.Deserted):
             self._await_gone(name)
-            sight = claims.bury(self._root, name) or claims.Held(None, None)  # what does not die, lives
+            # what does not die at once lives: `_adopt` leaves it to the undertaker, who says when it is over
+            sight = claims.bury(self._root, name, LOOK_S) or claims.Held(None, None)
         match sight:
             case Exit():
                 return sight
@@ -201,7 +205,7 @@ class LocalBackend:
         """Our zygote kills what a dead shim of its own leaves behind, even without cgroup and marker. Give it the
         time."""
         with self._news:
-            self._news.wait_for(lambda: not ((attempt := self._known.get(name)) and attempt.ours), GONE_WAIT_S)
+            self._news.wait_for(lambda: not ((attempt := self._known.get(name)) and attempt.ours), LOOK_S)
 
     def _clear_tmp(self) -> None:
         """Claims that were never made. A name begins with the pid of its maker; one that lives may still be at it."""

@@ -31,9 +31,12 @@ def boottime() -> float:
 
 
 def start_time(pid: int | str) -> int | None:
-    """Field 22 of /proc/<pid>/stat, in clock ticks since boot; None when there is no such process or it is a zombie."""
+    """Field 22 of /proc/<pid>/stat, in clock ticks since boot; None when there is no such process or it is a zombie.
+    One whose first thread has ended looks like a zombie while its other threads (field 20) run on."""
     stat = _stat(pid)
-    return None if stat is None or stat[0] in (b"Z", b"X") else int(stat[19])
+    if stat is None or (stat[0] in (b"Z", b"X") and int(stat[17]) <= 1):
+        return None
+    return int(stat[19])
 
 
 def parent(pid: int) -> int | None:

@@ -23,11 +23,14 @@ class Changes:
     events: Params = field(default_factory=list)
     new_runs: Params = field(default_factory=list)
     changed_runs: Params = field(default_factory=list)
+    edited_runs: Params = field(default_factory=list)
     attempts: Params = field(default_factory=list)
     gone_nodes: Params = field(default_factory=list)
     nodes: Params = field(default_factory=list)
     settings: Params = field(default_factory=list)
     usage: Params = field(default_factory=list)
+    gone_records: Params = field(default_factory=list)
+    records: Params = field(default_factory=list)
     keys: Params = field(default_factory=list)
 
 
@@ -36,6 +39,7 @@ _SETTING_OF: dict[type[e.Event], str] = {
     e.SchedulingPaused: "paused",
     e.SchedulingResumed: "paused",
     e.ServerStarted: "server",
+    e.GroupCapped: "caps",
 }
 _CHARGING = (e.AttemptPlanned, e.AttemptEnded)
 _CHANGING_NODE = (e.NodeDrained, e.NodeResumed)
@@ -43,30 +47,38 @@ _CHANGING_NODE = (e.NodeDrained, e.NodeResumed)
 
 def changes(events: Sequence[e.Event], state: State, keys: Sequence[KeyRecord]) -> Changes:
     found = Changes(keys=[rows.key_row(record) for record in keys])
-    specs: dict[str, rows.SpecText] = {}  # of the runs submitted in this batch
+    specs: dict[str, rows.SpecText] = {}  # of the runs submitted or edited in this batch
+    new: set[str] = set()  # those submitted
     settings: set[str] = set()
     charged: set[str] = set()
-    nodes = _Nodes()
+    nodes, records = _Nodes(), _Records()
     seq = state.version - len(events)
     for event in events:
         seq += 1
         found.events.append(rows.event_row(seq, event, specs))
         if isinstance(event, e.RunEvent):
-            if isinstance(event, _CHARGING):
+            if isinstance(event, e.RunSubmitted):
+                new.add(event.run_id)
+            elif isinstance(event, _CHARGING):
                 run = _touched(state, event.run_id)
                 charged.add(run.user)
                 if isinstance(event, e.AttemptEnded):
                     found.attempts.append(rows.attempt_row(run, _past(run, event.attempt_id)))
         elif type(event) in _SETTING_OF:
             settings.add(_SETTING_OF[type(event)])
+        elif isinstance(event, e.RecordPut):
+            records.note(seq, event)
         else:
             nodes.note(seq, event)
     for run in state.touched.values():
-        if run.id in specs:
+        if run.id in new:
             found.new_runs.append(rows.new_run_row(run, specs[run.id]))
-        else:
-            found.changed_runs.append(rows.changed_run_row(run))
+            continue
+        found.changed_runs.append(rows.changed_run_row(run))
+        if run.id in specs:
+            found.edited_runs.append(rows.edited_run_row(run, specs[run.id]))
     found.gone_nodes, found.nodes = nodes.rows(state)
+    found.gone_records, found.records = records.gone(), list(records.written.values())
     if settings:
         found.settings = setting_rows(state, settings)
     found.usage = [usage_row(user, state) for user in charged if user in state.usage]
@@ -122,3 +134,24 @@ class _Nodes:
             body = rows.dumps(codec.encode(state.nodes[node_id]))
             written.append((rows.to_column(node_id), place, body, rows.checksum(node_id, body)))
         return [(rows.to_column(node_id),) for node_id in self.gone], written
+
+
+class _Records:
+    """What is left of each record after the batch. One that goes and comes again is a new one."""
+
+    def __init__(self) -> None:
+        self.written: dict[tuple[str, str], tuple[Any, ...]] = {}
+        self._gone: set[tuple[str, str]] = set()
+
+    def note(self, seq: int, put: e.RecordPut) -> None:
+        name = (put.kind, put.id)
+        if not put.body:
+            self.written.pop(name, None)
+            self._gone.add(name)
+            return
+        first = self.written.get(name)
+        row = rows.record_row(seq, put)
+        self.written[name] = row if first is None else (*row[:3], *first[3:6], *row[6:])
+
+    def gone(self) -> Params:
+        return [(rows.to_column(kind), rows.to_column(record_id)) for kind, record_id in self._gone]

@@ -48,6 +48,7 @@ def _state(body: dict[str, Any]) -> State:
     state.policy = codec.decode(Policy, body["policy"])
     state.paused, state.pause_why = body["paused"]["paused"], body["paused"]["why"]
     state.epoch, state.boot_id = body["server"]["epoch"], body["server"]["boot_id"]
+    state.caps = body.get("caps", {})  # a checkpoint of an older Rota has none
     for item in body["nodes"]:
         node = codec.decode(Node, item)
         state.nodes[node.id] = node
@@ -67,6 +68,8 @@ def replay_onto(state: State, stored: Iterable[StoredEvent]) -> None:
             reduce(state, item.event)
         except (KeyError, ValueError, StaleEvent, IllegalTransition) as error:
             raise Damaged("events", item.seq, f"does not follow from what was before: {error!r}") from error
-        if isinstance(item.event, e.RunEvent) and state.runs[item.event.run_id].state in ENDED:
-            state.retire(item.event.run_id)
+        if isinstance(item.event, e.RunEvent):
+            run = state.runs.get(item.event.run_id)  # one that ended long ago may have been edited
+            if run is not None and run.state in ENDED:
+                state.retire(run.id)
         state.touched.clear()

@@ -74,6 +74,7 @@ def _settings(connection: Connection, state: State) -> None:
     try:
         state.policy = codec.decode(Policy, found["policy"])
         state.paused, state.pause_why = found["paused"]["paused"], found["paused"]["why"]
+        state.caps = found["caps"]
         state.epoch, state.boot_id = found["server"]["epoch"], found["server"]["boot_id"]
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged("settings", ", ".join(found), f"cannot be read: {error!r}") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 
-def migrate(connection: Connection) -> None:
+def migrate(connection: Connection, revision: str = "head") -> None:
     """Inside the caller's transaction. Alembic is imported only here, since most starts have no work for it."""
     from alembic import command
     from alembic.config import Config
@@ -16,4 +16,4 @@ def migrate(connection: Connection) -> None:
     # Alembic's settings are a ConfigParser's, to which % is special
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)

@@ -52,7 +52,9 @@ class PostgresDatabase:
         parsed = make_url(url).set(drivername="postgresql+psycopg")
         self.name = parsed.render_as_string(hide_password=True)
         # "format" makes parameters positional, so that both databases take the same tuples
-        self._writing = create_engine(parsed, paramstyle="format", poolclass=NullPool, connect_args=CONNECT)
+        self._writing = create_engine(
+            parsed, paramstyle="format", poolclass=NullPool, connect_args=CONNECT, hide_parameters=True
+        )
         event.listen(self._writing, "connect", _prepare_writer)
         self.readers: Engine = create_engine(
             parsed,
@@ -62,6 +64,7 @@ class PostgresDatabase:
             pool_timeout=5,
             pool_pre_ping=True,  # the database may have been restarted since the last look
             connect_args=CONNECT,
+            hide_parameters=True,  # rows hold environments of runs, and errors are logged
             execution_options={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},
         )
         self._pid = 0  # of the backend that serves, or served, the writer

@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 from zlib import crc32
 
-from rota.app.ports import KeyRecord, StoreBroken, StoredEvent
+from rota.app.ports import KeyRecord, Record, StoreBroken, StoredEvent
 from rota.core import codec
 from rota.core import events as e
 from rota.core.resources import gpu_count
@@ -99,6 +99,7 @@ _IN_FACTS = {
     "attempt",
     "past",
     "why",
+    "archived_at",
 }
 if {field.name for field in fields(Run)} != _IN_COLUMNS | _IN_FACTS:  # a new field of Run must not get lost here
     raise TypeError("rows.py does not write every field of Run")
@@ -121,6 +122,8 @@ def facts_text(run: Run) -> str:
         facts["past"] = [codec.encode(past) for past in run.past]
     if run.why:
         facts["why"] = run.why
+    if run.archived_at is not None:
+        facts["archived_at"] = run.archived_at
     return dumps(facts)
 
 
@@ -153,6 +156,8 @@ def new_run_row(run: Run, text: SpecText) -> tuple[Any, ...]:
         spec_checksum(run.id, spec, env),
         facts,
         _facts_sum(run, facts),
+        to_column(run.spec.group),
+        0 if run.archived_at is None else 1,
     )
 
 
@@ -160,7 +165,15 @@ def changed_run_row(run: Run) -> tuple[Any, ...]:
     """In the order of the UPDATE's parameters."""
     facts = facts_text(run)
     live = 0 if run.state in ENDED else 1
-    return (str(run.state), live, run.priority, run.ended_at, facts, _facts_sum(run, facts), run.seq)
+    archived = 0 if run.archived_at is None else 1
+    return (str(run.state), live, run.priority, run.ended_at, facts, _facts_sum(run, facts), archived, run.seq)
+
+
+def edited_run_row(run: Run, text: SpecText) -> tuple[Any, ...]:
+    """What changes of the spec's columns, in the order of that UPDATE's parameters."""
+    spec, env = text
+    name, group = to_column(run.spec.name), to_column(run.spec.group)
+    return (name, spec, env, spec_checksum(run.id, spec, env), group, run.seq)
 
 
 class RunReader:
@@ -290,17 +303,18 @@ def read_body(table: str, row_id: str, cls: type[T], body: str, sum_: int) -> T:
 
 
 def event_row(seq: int, event: e.Event, specs: dict[str, SpecText]) -> tuple[Any, ...]:
-    """In the order of the table's columns. The text of a submitted spec is also left in `specs` for the run's row."""
+    """In the order of the table's columns. The text of a new or edited spec also goes into `specs`, for the row."""
     body = e.encode(event)
     at = float(body.pop("at"))
     by = to_column(body.pop("by", "rota"))
     run_id = body.pop("run_id", None)
-    if isinstance(event, e.RunSubmitted):
+    if isinstance(event, (e.RunSubmitted, e.RunEdited)):
         spec = body.pop("spec")
         env = dumps(spec.pop("env", {}))
         text = dumps(spec)
         specs[event.run_id] = (text, env)
-        text = f'{dumps(body)[:-1]},"spec":{text[:-1]},"env":{env}}}}}'  # each encoded once, written twice
+        comma = "," if body else ""
+        text = f'{dumps(body)[:-1]}{comma}"spec":{text[:-1]},"env":{env}}}}}'  # each encoded once, written twice
     else:
         text = dumps(body)
     kind, version = type(event).__name__, event.VERSION
@@ -332,6 +346,24 @@ def read_key(row: Row) -> KeyRecord:
     return KeyRecord(from_column(principal), from_column(key), from_column(digest), run_id, at)
 
 
+# -- records --------------------------------------------------------------------------------------------------------
+def record_row(seq: int, put: e.RecordPut) -> tuple[Any, ...]:
+    """In the order of the table's columns. The sum leaves out what the first writing set and later ones keep."""
+    names = (to_column(put.kind), to_column(put.id), to_column(put.parent))
+    return (*names, seq, put.at, to_column(put.by), put.body, checksum(*names, put.body))
+
+
+def read_record(row: Row) -> Record:
+    kind, record_id, parent, seq, at, by, body, sum_ = row
+    if sum_ != checksum(kind, record_id, parent, body):
+        raise Damaged("records", f"{kind} {record_id}", "is not what was written")
+    try:
+        known: dict[str, Any] = loads(body)
+    except ValueError as error:
+        raise Damaged("records", f"{kind} {record_id}", f"cannot be read: {error!r}") from error
+    return Record(from_column(kind), from_column(record_id), from_column(parent), seq, at, from_column(by), known)
+
+
 # -- the head -------------------------------------------------------------------------------------------------------
 def head_sum(epoch: int, version: int, at: float, next_seq: int, live: int) -> int:
     return checksum(epoch, version, float(at), next_seq, live)
@@ -343,4 +375,5 @@ def settings_of(state: Any) -> Mapping[str, Any]:
         "policy": codec.encode(state.policy),
         "paused": {"paused": state.paused, "why": state.pause_why},
         "server": {"epoch": state.epoch, "boot_id": state.boot_id},
+        "caps": dict(state.caps),
     }

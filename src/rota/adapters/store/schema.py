@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, 
 
 APPLICATION_ID = 0x526F7461  # "Rota", in the header of our SQLite files
 # oldest first; a database with a revision that is not here was made by a newer Rota
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 
 BIG = BigInteger().with_variant(Integer(), "sqlite")  # SQLite: INTEGER, so that a primary key is the row's own number
 
@@ -63,15 +63,19 @@ runs = Table(
     Column("gpus", BIG, nullable=False),
     Column("submitted_at", Double, nullable=False),
     Column("ended_at", Double),
-    Column("spec", Text, nullable=False),  # written once, as is
+    Column("spec", Text, nullable=False),  # rewritten only by an edit
     Column("env", Text, nullable=False),  # its environment: apart, since many runs have the same
     Column("spec_sum", BIG, nullable=False),
     Column("facts", Text, nullable=False),  # all else that has no column; rewritten when touched
     Column("facts_sum", BIG, nullable=False),
+    Column("grp", Text, nullable=False, server_default=""),  # the sweep it belongs to
+    Column("archived", Integer, nullable=False, server_default=text("0")),
     Index("runs_live", "seq", sqlite_where=text("live = 1"), postgresql_where=text("live = 1")),
     Index("runs_user", "user", "seq"),
     Index("runs_ended", "ended_at", sqlite_where=text("live = 0"), postgresql_where=text("live = 0")),
     Index("runs_outcome", "state", "seq", sqlite_where=text("live = 0"), postgresql_where=text("live = 0")),
+    Index("runs_grp", "grp", "seq", sqlite_where=text("grp <> ''"), postgresql_where=text("grp <> ''")),
+    Index("runs_archived", "seq", sqlite_where=text("archived = 1"), postgresql_where=text("archived = 1")),
 )
 
 # each ended attempt, written exactly once: the accounts
@@ -104,7 +108,7 @@ nodes = Table(
     Column("sum", BIG, nullable=False),
 )
 
-# policy, paused, server
+# policy, paused, server, caps; and `house`, the data directory a shared database belongs to
 settings = Table(
     "settings",
     metadata,
@@ -131,6 +135,22 @@ keys = Table(
     Column("run_id", Text, nullable=False),
     Column("at", Double, nullable=False),
     Index("keys_at", "at"),
+)
+
+# small documents of the doors: sweeps, alerts, token hashes; no decision reads them
+records = Table(
+    "records",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("parent", Text, nullable=False),
+    Column("seq", BIG, nullable=False),  # seq, at and by are of the event that first wrote it
+    Column("at", Double, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("sum", BIG, nullable=False),
+    Index("records_kind", "kind", "seq"),
+    Index("records_parent", "parent", "kind", "seq"),
 )
 
 # the live state at one moment, zlib-compressed JSON: where a replay begins once old events are gone

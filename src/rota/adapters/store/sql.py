@@ -30,14 +30,10 @@ class Statements:
         self.read_head = self._compile(select(s.head), ())
         self.insert_event = self._insert(s.events)
         self.insert_run = self._insert(s.runs)
-        # state, live, priority, ended_at, facts, facts_sum, seq
-        changed = ("state", "live", "priority", "ended_at", "facts", "facts_sum")
-        self.update_run = self._compile(
-            update(s.runs)
-            .values({name: bindparam(f"v_{name}") for name in changed})
-            .where(s.runs.c.seq == bindparam("b_seq")),
-            (*(f"v_{name}" for name in changed), "b_seq"),
-        )
+        self.update_run = self._update_run(
+            "state", "live", "priority", "ended_at", "facts", "facts_sum", "archived"
+        )  # and then seq, here and below
+        self.edit_run = self._update_run("name", "spec", "env", "spec_sum", "grp")
         self.insert_attempt = self._insert(s.attempts)
         self.insert_key = self._insert(s.keys)
         self.delete_node = self._compile(delete(s.nodes).where(s.nodes.c.id == bindparam("b_id")), ("b_id",))
@@ -45,16 +41,33 @@ class Statements:
         self.delete_attempts = self._compile(
             delete(s.attempts).where(s.attempts.c.run_id == bindparam("b_id")), ("b_id",)
         )
+        self.delete_record = self._compile(
+            delete(s.records).where(s.records.c.kind == bindparam("b_k"), s.records.c.id == bindparam("b_id")),
+            ("b_k", "b_id"),
+        )
+        self.upsert_record = self._upsert(s.records, keep=("seq", "at", "by"))
         self.upsert_node = self._upsert(s.nodes, keep=("position",))
         self.upsert_setting = self._upsert(s.settings)
         self.upsert_usage = self._upsert(s.usage)
         self.get_run = self._compile(
             select(*(s.runs.c[name] for name in RUN_COLUMNS)).where(s.runs.c.id == bindparam("b_id")), ("b_id",)
         )
+        self.get_record = self._compile(
+            select(s.records).where(s.records.c.kind == bindparam("b_k"), s.records.c.id == bindparam("b_id")),
+            ("b_k", "b_id"),
+        )
         self.get_key = self._compile(
             select(s.keys).where(s.keys.c.principal == bindparam("b_p"), s.keys.c.key == bindparam("b_k")),
             ("b_p", "b_k"),
         )
+
+    def _update_run(self, *names: str) -> str:
+        statement = (
+            update(s.runs)
+            .values({name: bindparam(f"v_{name}") for name in names})
+            .where(s.runs.c.seq == bindparam("b_seq"))
+        )
+        return self._compile(statement, (*(f"v_{name}" for name in names), "b_seq"))
 
     def _insert(self, table: Table) -> str:
         return self._compile(insert(table), [column.name for column in table.columns])

@@ -70,9 +70,10 @@ def engine(path: Path, options: str, begin: str, *pragmas: str, pooled: bool = F
             pool_size=4,
             max_overflow=12,
             pool_timeout=5,
+            hide_parameters=True,  # rows hold environments of runs, and errors are logged
         )
     else:
-        made = create_engine("sqlite://", module=module, creator=connect, poolclass=NullPool)
+        made = create_engine("sqlite://", module=module, creator=connect, poolclass=NullPool, hide_parameters=True)
     event.listen(made, "begin", lambda connection: connection.exec_driver_sql(begin))
     return made
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, and_, delete, func, insert, literal_column, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from rota.adapters.store import rows
@@ -18,13 +18,14 @@ from rota.adapters.store.database import Database
 from rota.adapters.store.load import collector_off, load_state
 from rota.adapters.store.sql import Statements
 from rota.adapters.store.writer import Writer, run_many
-from rota.app.ports import Fenced, KeyRecord, RunFilter, StoreBroken, StoredEvent, StoreError, UserTotal
+from rota.app.ports import Fenced, KeyRecord, Record, RunFilter, StoreBroken, StoredEvent, StoreError, UserTotal
 from rota.core.events import Event
-from rota.core.run import ENDED, PastAttempt, Run
+from rota.core.run import ENDED, PastAttempt, Run, RunState
 from rota.core.state import State
 
 MOST = 10_000  # rows in one answer
 DROPPED_AT_ONCE = 5_000  # rows of one table in one compact(): the engine waits for it
+IDS_AT_ONCE = 500  # in one question: databases bound how many parameters it has
 CHECKPOINT_EVERY = 10_000  # events, and more when much is live: packing takes its time then
 
 
@@ -43,6 +44,14 @@ class SqlStore:
             raise StoreError("this store was opened to be read only")
         return self._only_writer
 
+    # -- for what belongs to opening (see house) ---------------------------------------------------------------------
+    def transaction(self) -> AbstractContextManager[Connection]:
+        return self._writer.transaction()
+
+    @property
+    def upsert_setting(self) -> str:
+        return self._sql.upsert_setting
+
     # -- writing ----------------------------------------------------------------------------------------------------
     def begin_epoch(self) -> int:
         return self._writer.begin_epoch()
@@ -58,11 +67,14 @@ class SqlStore:
             (sql.insert_event, found.events),
             (sql.insert_run, found.new_runs),
             (sql.update_run, found.changed_runs),
+            (sql.edit_run, found.edited_runs),
             (sql.insert_attempt, found.attempts),
             (sql.delete_node, found.gone_nodes),
             (sql.upsert_node, found.nodes),
             (sql.upsert_setting, found.settings),
             (sql.upsert_usage, found.usage),
+            (sql.delete_record, found.gone_records),
+            (sql.upsert_record, found.records),
             (sql.insert_key, found.keys),
         )
         self._writer.commit(batch, self._head(state, state.version - len(events)))
@@ -105,13 +117,28 @@ class SqlStore:
             .limit(DROPPED_AT_ONCE)
         )
         ids = list(connection.execute(old_runs).scalars())
+        theirs = self._drop_records(connection, ids)
+        if theirs >= DROPPED_AT_ONCE:
+            return theirs  # the rest of them, and the runs themselves, at the next call
         oldest = connection.execute(select(func.min(s.events.c.seq))).scalar() or 0
         upto = min(last_old, oldest + DROPPED_AT_ONCE)
-        dropped = connection.execute(delete(s.events).where(s.events.c.seq <= upto)).rowcount
+        dropped = theirs + connection.execute(delete(s.events).where(s.events.c.seq <= upto)).rowcount
         if ids:
             dropped += run_many(connection, self._sql.delete_attempts, [(run_id,) for run_id in ids])
             dropped += run_many(connection, self._sql.delete_run, [(run_id,) for run_id in ids])
         return dropped + connection.execute(delete(s.keys).where(s.keys.c.at < before)).rowcount
+
+    def _drop_records(self, connection: Connection, run_ids: Sequence[str]) -> int:
+        """What belongs to runs that go: their alerts, their workspaces."""
+        names: list[tuple[Any, ...]] = []
+        r = s.records.c
+        for at in range(0, len(run_ids), IDS_AT_ONCE):
+            some = r.parent.in_(run_ids[at : at + IDS_AT_ONCE])
+            found = connection.execute(select(r.kind, r.id).where(some).limit(DROPPED_AT_ONCE - len(names)))
+            names += map(tuple, found)
+            if len(names) >= DROPPED_AT_ONCE:
+                break
+        return run_many(connection, self._sql.delete_record, names) if names else 0
 
     # -- the whole state --------------------------------------------------------------------------------------------
     def load(self) -> State:
@@ -149,6 +176,12 @@ class SqlStore:
                 query = query.where(s.runs.c.live == 0)
             elif not which.states & ENDED:
                 query = query.where(s.runs.c.live == 1)
+        if which.group is not None:
+            query = query.where(s.runs.c.grp == rows.to_column(which.group))
+            if which.group:
+                query = query.where(s.runs.c.grp != "")  # as above
+        if which.archived is not None:
+            query = query.where(s.runs.c.archived == literal_column("1" if which.archived else "0"))
         if which.before is not None:
             query = query.where(s.runs.c.seq < which.before)
         query = query.order_by(s.runs.c.seq.desc()).limit(_bounded(which.limit))
@@ -175,6 +208,49 @@ class SqlStore:
             query = query.where(s.events.c.run_id == rows.to_column(run_id))
         with self._read() as connection:
             return [rows.read_event(row) for row in connection.execute(query)]
+
+    def counts(self) -> Mapping[RunState, int]:
+        """From the small indices: of what has ended, all less what was put out of sight; of what lives, each one."""
+        r = s.runs.c
+        ended, gone, live = (
+            r.live == literal_column("0"),
+            r.archived == literal_column("1"),
+            r.live == literal_column("1"),
+        )
+        found: dict[RunState, int] = dict.fromkeys(RunState, 0)
+        with self._read() as connection:
+            for which, sign in (
+                (ended, 1),
+                (and_(gone, ended), -1),
+                (and_(live, r.archived == literal_column("0")), 1),
+            ):
+                for state, count in connection.execute(select(r.state, func.count()).where(which).group_by(r.state)):
+                    found[RunState(state)] += sign * count
+        return found
+
+    def record(self, kind: str, record_id: str) -> Record | None:
+        with self._read() as connection:
+            wanted = (rows.to_column(kind), rows.to_column(record_id))
+            row = connection.exec_driver_sql(self._sql.get_record, wanted).one_or_none()
+            return None if row is None else rows.read_record(row)
+
+    def records(
+        self, kind: str, *, parent: str | None = None, before: int | None = None, limit: int = 100
+    ) -> Sequence[Record]:
+        r = s.records.c
+        query = select(s.records).where(r.kind == rows.to_column(kind))
+        if parent is not None:
+            query = query.where(r.parent == rows.to_column(parent))
+        if before is not None:
+            query = query.where(r.seq < before)
+        query = query.order_by(r.seq.desc()).limit(_bounded(limit))
+        with self._read() as connection:
+            return [rows.read_record(row) for row in connection.execute(query)]
+
+    def count_records(self, kind: str, most: int) -> int:
+        some = select(s.records.c.seq).where(s.records.c.kind == rows.to_column(kind)).limit(most).subquery()
+        with self._read() as connection:
+            return int(connection.execute(select(func.count()).select_from(some)).scalar_one())
 
     def totals(self, since: float, until: float) -> Sequence[UserTotal]:
         a = s.attempts.c

@@ -1,0 +1,268 @@
+"""The lease backend: attempts that are somebody else's process. Nothing is launched; a lease lasts while it lives.
+
+    leases/<id>        whose it is: written when it is given, gone when the server forgets it
+    leases/ended/<id>  how it ended; final
+
+Files appear whole, by rename. They need not survive the machine: a lease never does, because its holder does not. What
+the holder's own exit code was is not ours to know, so the end of a lease says only that it was released or cancelled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rota.adapters.backends import claims, evict, procs, records
+from rota.app.ports import (
+    Absent,
+    Ended,
+    LaunchOrder,
+    Live,
+    LogChunk,
+    Observation,
+    Processes,
+    Report,
+    Started,
+    StopOrder,
+)
+from rota.core.ids import is_attempt_id
+from rota.core.run import Cause, Exit, Holder
+
+log = logging.getLogger(__name__)
+
+After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
+
+
+@dataclass(slots=True)
+class _Lease:
+    """What we remember of a lease whose holder we watch."""
+
+    holder: Holder
+    tick: float  # when it was given
+    cause: Cause = Cause.RELEASED  # how its end is to be called; cancelled once somebody asked for that
+    brood: tuple[evict.Target, ...] = ()  # the holder's descendants that were told to stop with it
+    undo: list[Callable[[], None]] = field(default_factory=list)  # watches, and a SIGKILL that is due
+    untouchable: bool = False  # said in the log
+
+
+class LeaseBackend:
+    def __init__(self, root: Path, processes: Processes, after: After) -> None:
+        self._dir = f"{root.absolute()}/leases"
+        self._processes, self._after = processes, after
+        self._boot_id = procs.boot_id()
+        self._known: dict[str, _Lease] = {}
+        self._lock = threading.RLock()  # one change at a time, of the files as well; never held while reporting
+        self._report: Callable[[Report], None] = lambda report: None
+        self._open = False
+
+    # -- the port
+
+    def open(self, report: Callable[[Report], None]) -> None:
+        self._report = report
+        os.makedirs(f"{self._dir}/ended", mode=0o700, exist_ok=True)
+        self._open = True
+
+    def launch(self, *orders: LaunchOrder) -> None:
+        for order in orders:
+            report = self._launch(_checked(order.attempt_id), order.holder)
+            if report is not None:
+                self._report(report)
+
+    def _launch(self, name: str, holder: Holder | None) -> Report | None:
+        if holder is None:
+            raise ValueError(f"{name} is no lease: it has no holder")
+        with self._lock:
+            if (end := self._ended(name)) is not None:
+                return Ended(name, end)
+            if name in self._known:
+                return None
+            lease = self._read(name)
+            if lease is None:
+                lease = _Lease(holder, procs.boottime())
+                self._write(name, lease)
+            if not self._alive(lease):
+                return Ended(name, self._end(name, lease))
+            self._watch(name, lease)
+            return Started(name, holder.pid)
+
+    def stop(self, attempt_id: str, order: StopOrder) -> None:
+        name = _checked(attempt_id)
+        with self._lock:
+            end = self._stop(name, order)
+        if end is not None:
+            self._report(Ended(name, end))
+
+    def _stop(self, name: str, order: StopOrder) -> Exit | None:
+        if (end := self._ended(name)) is not None:
+            return end
+        lease = self._known.get(name) or self._read(name)
+        if lease is None:
+            never = Exit(Cause.NEVER_STARTED, message="stopped before it was given", ended_tick=procs.boottime())
+            return self._record_end(name, never)
+        if order.cause == Cause.RELEASED or not self._alive(lease):
+            return self._end(name, lease)
+        if lease.cause is not Cause.CANCELLED:
+            lease.cause = Cause(order.cause)
+        if name not in self._known:
+            self._watch(name, lease)
+        self._evict(name, lease, order)
+        return None
+
+    def observe(self, attempt_id: str) -> Observation:
+        name = _checked(attempt_id)
+        with self._lock:
+            if (end := self._ended(name)) is not None:
+                return end
+            lease = self._known.get(name) or self._read(name)
+            if lease is None:
+                return Absent()
+            if not self._alive(lease):
+                return self._end(name, lease)
+            if name not in self._known:
+                self._watch(name, lease)
+            return Live(lease.holder.pid)
+
+    def carries(self, attempt_id: str) -> bool:
+        """Is there any record of it here?"""
+        name = _checked(attempt_id)
+        return any(os.path.exists(f"{self._dir}/{path}") for path in (name, f"ended/{name}"))
+
+    def strays(self) -> Collection[str]:
+        return [name for name in os.listdir(self._dir) if is_attempt_id(name)]
+
+    def sweep(self, attempt_id: str) -> None:
+        """Without its record nobody knows whose it was, and no process of a lease is ours."""
+        _checked(attempt_id)
+
+    def forget(self, attempt_id: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._dir}/{_checked(attempt_id)}")
+
+    def read_log(self, attempt_id: str, offset: int, limit: int) -> LogChunk:
+        """A holder writes where it likes, not to us."""
+        _checked(attempt_id)
+        return LogChunk(b"", 0, 0)
+
+    def purge(self, before: float) -> int:
+        count = 0
+        with os.scandir(f"{self._dir}/ended") as entries:
+            for entry in entries:
+                if is_attempt_id(entry.name) and not os.path.exists(f"{self._dir}/{entry.name}"):
+                    with contextlib.suppress(FileNotFoundError):
+                        if entry.stat(follow_symlinks=False).st_mtime < before:
+                            os.unlink(entry.path)
+                            count += 1
+        return count
+
+    def close(self) -> None:
+        with self._lock:
+            self._open = False
+            for lease in self._known.values():
+                self._let_go(lease)
+            self._known.clear()
+
+    # -- with the lock held
+
+    def _alive(self, lease: _Lease) -> bool:
+        """Does the holder live, or, where it was told to stop, anything that was told so with it?"""
+        holder = lease.holder
+        family = ((holder.pid, holder.start_ticks), *lease.brood)
+        return holder.boot_id == self._boot_id and any(procs.start_time(pid) == start for pid, start in family)
+
+    def _watch(self, name: str, lease: _Lease) -> None:
+        for pid, start in ((lease.holder.pid, lease.holder.start_ticks), *lease.brood):
+            self._follow(name, lease, pid, start)
+        self._known[name] = lease  # only now: who cannot be watched for want of a descriptor is tried again later
+
+    def _follow(self, name: str, lease: _Lease, pid: int, start: int) -> None:
+        watched = Holder(pid, start, lease.holder.boot_id)
+        lease.undo.append(self._processes.watch(watched, lambda: self._gone(name)))
+
+    def _end(self, name: str, lease: _Lease) -> Exit:
+        """The holder is gone, or gave it back: the first record of the end is the end for ever."""
+        if lease.holder.boot_id == self._boot_id:
+            end = Exit(lease.cause, started_tick=lease.tick, ended_tick=procs.boottime())
+        else:  # ticks of two boots cannot be compared
+            end = Exit(lease.cause, message="the machine restarted")
+        end = self._record_end(name, end)
+        self._known.pop(name, None)
+        self._let_go(lease)
+        return end
+
+    def _let_go(self, lease: _Lease) -> None:
+        for undo in lease.undo:
+            undo()
+        lease.undo.clear()
+
+    def _evict(self, name: str, lease: _Lease, order: StopOrder) -> None:
+        """The polite signal now, SIGKILL after the grace. The GPUs stay taken until the last of the family is gone."""
+        family = evict.family(lease.holder)
+        new = tuple(target for target in family[1:] if target not in lease.brood)
+        lease.brood += new
+        self._write(name, lease)
+        for pid, start in new:
+            self._follow(name, lease, pid, start)
+        targets = (*family[:1], *lease.brood)
+        told = bool(targets) and evict.signal_all(targets, order.signal)
+        if not told and not lease.untouchable:
+            lease.untouchable = True
+            log.warning("%s: process %d is not ours to end; it keeps its lease while it lives", name, lease.holder.pid)
+        lease.undo.append(self._after(order.grace_s, lambda: self._kill(name)))
+
+    # -- in other threads
+
+    def _gone(self, name: str) -> None:
+        """The holder has ended, or one of its descendants."""
+        with self._lock:
+            lease = self._known.get(name)
+            if lease is None or not self._open or self._alive(lease):
+                return
+            end = self._end(name, lease)
+        self._report(Ended(name, end))
+
+    def _kill(self, name: str) -> None:
+        with self._lock:
+            lease = self._known.get(name)
+            if lease is not None and self._open:
+                evict.signal_all((*evict.family(lease.holder), *lease.brood), evict.SIGKILL)
+
+    # -- files
+
+    def _ended(self, name: str) -> Exit | None:
+        return claims.exit_in(f"{self._dir}/ended/{name}")
+
+    def _record_end(self, name: str, end: Exit) -> Exit:
+        records.publish(f"{self._dir}/ended", name, records.dump(claims.exit_record(end)), replace=False)
+        return self._ended(name) or end
+
+    def _write(self, name: str, lease: _Lease) -> None:
+        holder = lease.holder
+        content = {
+            "pid": holder.pid,
+            "start": holder.start_ticks,
+            "boot_id": holder.boot_id,
+            "tick": lease.tick,
+            "cause": lease.cause.value,
+            "brood": lease.brood,
+        }
+        records.publish(self._dir, name, records.dump(content))
+
+    def _read(self, name: str) -> _Lease | None:
+        record: dict[str, Any] | None = records.read(f"{self._dir}/{name}")
+        if record is None:
+            return None
+        holder = Holder(record["pid"], record["start"], record["boot_id"])
+        brood = tuple((pid, start) for pid, start in record["brood"])
+        return _Lease(holder, record["tick"], Cause(record["cause"]), brood)
+
+
+def _checked(attempt_id: str) -> str:
+    if not is_attempt_id(attempt_id):
+        raise ValueError(f"not an attempt id: {attempt_id!r}")
+    return attempt_id

@@ -1,0 +1,64 @@
+"""One backend in front of two: jobs are carried by one, leases by the other.
+
+An order with a holder goes to the leases; whatever else is asked goes where the record lies. An attempt of which there
+is no record is vetoed, if need be, on the jobs' side, so a lease is looked up there before it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from rota.app.ports import Absent, Backend, LaunchOrder, LogChunk, Observation, Report, StopOrder
+
+
+class LeaseCarrier(Backend, Protocol):
+    def carries(self, attempt_id: str) -> bool:
+        """Is there any record of it here?"""
+
+
+class RoutedBackend:
+    def __init__(self, jobs: Backend, leases: LeaseCarrier) -> None:
+        self._jobs, self._leases = jobs, leases
+
+    def open(self, report: Callable[[Report], None]) -> None:
+        self._jobs.open(report)
+        self._leases.open(report)
+
+    def launch(self, *orders: LaunchOrder) -> None:
+        jobs: list[LaunchOrder] = []
+        for order in orders:
+            if order.holder is None or not isinstance(self._jobs.observe(order.attempt_id), Absent):
+                jobs.append(order)
+            else:
+                self._leases.launch(order)
+        if jobs:
+            self._jobs.launch(*jobs)
+
+    def stop(self, attempt_id: str, order: StopOrder) -> None:
+        self._of(attempt_id).stop(attempt_id, order)
+
+    def observe(self, attempt_id: str) -> Observation:
+        return self._of(attempt_id).observe(attempt_id)
+
+    def strays(self) -> Collection[str]:
+        return [*self._jobs.strays(), *self._leases.strays()]
+
+    def sweep(self, attempt_id: str) -> None:
+        self._of(attempt_id).sweep(attempt_id)
+
+    def forget(self, attempt_id: str) -> None:
+        self._of(attempt_id).forget(attempt_id)
+
+    def read_log(self, attempt_id: str, offset: int, limit: int) -> LogChunk:
+        return self._of(attempt_id).read_log(attempt_id, offset, limit)
+
+    def purge(self, before: float) -> int:
+        return self._jobs.purge(before) + self._leases.purge(before)
+
+    def close(self) -> None:
+        self._jobs.close()
+        self._leases.close()
+
+    def _of(self, attempt_id: str) -> Backend:
+        return self._leases if self._leases.carries(attempt_id) else self._jobs

@@ -1,0 +1,183 @@
+"""Processes that are not ours: who they are, and being told when they end.
+
+One thread waits on an epoll of pidfds, so a death is known within milliseconds, nothing is polled, and a number that
+was given to another process since is never mistaken for the first: it is opened first and compared (start time, boot)
+then. `on_end` is always called on that thread, never inside `watch`, so that callers may hold their own locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pwd
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+
+from rota.adapters.backends import procs
+from rota.app.ports import Seen
+from rota.core.run import Holder
+
+log = logging.getLogger(__name__)
+
+MAX_PID = 1 << 22  # the kernel's own limit
+MAX_COMMAND_BYTES = 4096
+GONE = -1
+
+
+class _Watch:
+    """One wish to be told. `fd` is closed by the watching thread alone: a number closed elsewhere could come back as
+    another watch's between an event and its handling."""
+
+    __slots__ = ("fd", "on_end", "over")
+
+    def __init__(self, fd: int, on_end: Callable[[], None]) -> None:
+        self.fd, self.on_end, self.over = fd, on_end, False
+
+
+class LinuxProcesses:
+    def __init__(self) -> None:
+        self._boot_id = procs.boot_id()
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._lock = threading.Lock()  # guards the three below
+        self._watches: dict[int, _Watch] = {}
+        self._finished: deque[_Watch] = deque()  # given up, or gone before they were watched
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="rota-processes", daemon=True)
+        self._thread.start()
+
+    def look(self, pid: int) -> Seen | None:
+        if not 0 < pid <= MAX_PID:
+            return None
+        start = procs.start_time(pid)
+        facts = _status(pid)
+        # a thread of a process has a directory too, but is not the process
+        if start is None or facts is None or facts.get("Tgid") != str(pid):
+            return None
+        uid = int(facts["Uid"].split()[0])
+        command = _command(pid) or (facts.get("Name") or f"pid {pid}",)
+        if procs.start_time(pid) != start:  # it ended meanwhile: what was read may be another's
+            return None
+        return Seen(Holder(pid, start, self._boot_id), uid, _account(uid), command)
+
+    def alive(self, holder: Holder) -> bool:
+        return holder.boot_id == self._boot_id and procs.start_time(holder.pid) == holder.start_ticks
+
+    def watch(self, holder: Holder, on_end: Callable[[], None]) -> Callable[[], None]:
+        watch = _Watch(self._open(holder), on_end)
+        with self._lock:
+            if self._closing:
+                _close(watch.fd)
+                return lambda: None
+            if watch.fd == GONE:
+                self._finished.append(watch)
+                self._nudge()
+            else:
+                self._watches[watch.fd] = watch
+                self._epoll.register(watch.fd, select.EPOLLIN)
+        return lambda: self._give_up(watch)
+
+    def close(self) -> None:
+        """Nobody is told anything any more."""
+        with self._lock:
+            self._closing = True
+            self._nudge()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _open(self, holder: Holder) -> int:
+        try:
+            fd = os.pidfd_open(holder.pid)
+        except OSError as error:
+            if self.alive(holder):  # no descriptor to be had: not the same as gone
+                raise OSError(error.errno, f"process {holder.pid} cannot be watched: {error.strerror}") from error
+            return GONE
+        if self.alive(holder):
+            return fd
+        os.close(fd)
+        return GONE
+
+    def _give_up(self, watch: _Watch) -> None:
+        with self._lock:
+            if not watch.over and not self._closing:
+                watch.over = True
+                self._finished.append(watch)
+                self._nudge()
+
+    def _nudge(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # full: it is awake anyway
+            os.eventfd_write(self._wake, 1)
+
+    def _run(self) -> None:
+        while True:
+            ready = [fd for fd, _ in self._epoll.poll()]
+            for on_end in self._gather(ready):
+                try:
+                    on_end()
+                except Exception:  # a defect of one receiver must not keep the others from being told
+                    log.exception("after the end of a process")
+            if self._closing:
+                break
+        for fd in (*self._watches, self._wake):
+            os.close(fd)
+        self._watches.clear()
+        self._epoll.close()
+
+    def _gather(self, ready: list[int]) -> list[Callable[[], None]]:
+        """Whom to tell; descriptors that are done with are closed on the way."""
+        told: list[Callable[[], None]] = []
+        with self._lock:
+            if self._closing:
+                return told
+            ended = [self._watches[fd] for fd in ready if fd in self._watches]
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
+                ended += self._finished
+                self._finished.clear()
+            for watch in ended:
+                if self._watches.get(watch.fd) is watch:  # not closed before, its number another's by now
+                    del self._watches[watch.fd]
+                    self._epoll.unregister(watch.fd)
+                    os.close(watch.fd)
+                if not watch.over:
+                    watch.over = True
+                    told.append(watch.on_end)
+        return told
+
+
+def _status(pid: int) -> dict[str, str] | None:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            pairs = (line.partition(":") for line in file.read(MAX_COMMAND_BYTES).splitlines())
+            return {name: value.strip() for name, _, value in pairs}
+    except OSError:
+        return None
+
+
+def _command(pid: int) -> tuple[str, ...]:
+    """Its argv as far as it may be read and no further than the bound; empty for a thread of the kernel."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            raw = file.read(MAX_COMMAND_BYTES)
+    except OSError:
+        return ()
+    words = tuple(word.decode(errors="replace") for word in raw.rstrip(b"\0").split(b"\0"))
+    return words if words[0] else ()
+
+
+@lru_cache(maxsize=1024)  # asking may mean asking a directory server far away
+def _account(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid{uid}"
+
+
+def _close(fd: int) -> None:
+    if fd != GONE:
+        os.close(fd)

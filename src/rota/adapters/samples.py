@@ -1,0 +1,161 @@
+"""Metric rows of runs, one append-only file of JSON lines a run: apart from the store, so that they never delay it.
+
+A row is kept as it came, less what cannot be a sample: numbers must be finite (NaN and infinities are left out of it)
+and texts short. A line torn by a crash is skipped, and the next append begins a new one. Series are read once and then
+only what was added: a file is known by how far it was read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import re
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+MAX_ROWS = 10_000  # of one call
+MAX_FILE_BYTES = 64 << 20
+MAX_TEXT = 1000
+MAX_KEY = 200
+MAX_KEYS = 1000  # of a row, and of a run's series
+MAX_CACHED = 32  # runs whose series are kept at hand
+MAX_CACHED_VALUES = 2_000_000  # of all of them together, 16 bytes each
+STEPS = ("step", "_step", "global_step", "epoch")  # the first of these that a row has says where it stands
+RUN_ID = re.compile(r"[0-9a-f]{12}")
+
+
+class _Read:
+    """What is known of one run's file."""
+
+    __slots__ = ("offset", "rows", "series", "values")
+
+    def __init__(self) -> None:
+        self.offset = self.rows = self.values = 0
+        self.series: dict[str, tuple[array[float], array[float]]] = {}  # steps and values
+
+    def take(self, chunk: bytes) -> None:
+        whole = chunk[: chunk.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # torn by a crash
+            if isinstance(row, dict):
+                self._add(row)
+
+    def _add(self, row: dict[str, Any]) -> None:
+        step = next((float(row[key]) for key in STEPS if _is_number(row.get(key))), float(self.rows))
+        self.rows += 1
+        for key, value in row.items():
+            if _is_number(value) and (key in self.series or len(self.series) < MAX_KEYS):
+                steps, values = self.series.setdefault(key, (array("d"), array("d")))
+                steps.append(step)
+                values.append(value)
+                self.values += 1
+
+
+class FileSamples:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = threading.Lock()  # guards _read
+        self._read: OrderedDict[str, _Read] = OrderedDict()
+
+    def append(self, run_id: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        lines = [json.dumps(_clean(row)) for row in islice(rows, MAX_ROWS)]
+        fd = os.open(self._path(run_id), os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # whole calls, one after another
+            size = os.fstat(fd).st_size
+            torn = size and os.pread(fd, 1, size - 1) != b"\n"
+            kept = _that_fit(lines, MAX_FILE_BYTES - size - 1)
+            content = memoryview(("\n" * torn + "".join(f"{line}\n" for line in kept)).encode())
+            while kept and content:
+                content = content[os.write(fd, content) :]
+        finally:
+            os.close(fd)
+        return len(kept)
+
+    def series(self, run_id: str, points: int = 400, keys: int = 200) -> Mapping[str, Sequence[tuple[float, float]]]:
+        path = self._path(run_id)
+        with self._lock:
+            known = self._catch_up(run_id, path)
+            return {key: _thin(*known.series[key], points) for key in islice(known.series, keys)}
+
+    def _catch_up(self, run_id: str, path: Path) -> _Read:
+        known = self._read.pop(run_id, None) or _Read()
+        try:
+            with open(path, "rb", opener=_no_follow) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < known.offset:  # another file by the same name
+                    known = _Read()
+                if size > known.offset:
+                    file.seek(known.offset)
+                    known.take(file.read(MAX_FILE_BYTES + 1))
+        except FileNotFoundError:
+            return _Read()
+        self._read[run_id] = known
+        while len(self._read) > 1 and (len(self._read) > MAX_CACHED or self._values() > MAX_CACHED_VALUES):
+            self._read.popitem(last=False)
+        return known
+
+    def _values(self) -> int:
+        return sum(each.values for each in self._read.values())
+
+    def _path(self, run_id: str) -> Path:
+        if not RUN_ID.fullmatch(run_id):
+            raise ValueError(f"not a run id: {run_id[:50]!r}")
+        return self._root / f"{run_id}.jsonl"
+
+
+def _clean(row: Mapping[str, Any]) -> dict[str, float | int | str]:
+    kept: dict[str, float | int | str] = {}
+    for key, value in islice(row.items(), MAX_KEYS):
+        if len(key) <= MAX_KEY and (_is_number(value) or _is_short(value)):
+            kept[key] = value
+    return kept
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that no float can hold
+        return False
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TEXT
+
+
+def _that_fit(lines: Sequence[str], room: int) -> Sequence[str]:
+    """As many of the first lines as there is room for. `json.dumps` writes ASCII: characters are bytes."""
+    for count, line in enumerate(lines):
+        room -= len(line) + 1
+        if room < 0:
+            return lines[:count]
+    return lines
+
+
+def _thin(steps: array[float], values: array[float], points: int) -> Sequence[tuple[float, float]]:
+    """Evenly, with the first and the last."""
+    last = len(steps) - 1
+    if last < points:
+        return tuple(zip(steps, values, strict=True))
+    if points < 2:
+        return ((steps[last], values[last]),) * points
+    chosen = (round(n * last / (points - 1)) for n in range(points))
+    return tuple((steps[n], values[n]) for n in chosen)
+
+
+def _no_follow(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,0 +1,61 @@
+"""Edit and archive: what people change about a run that is there, even after its end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rota.app.authz import Act, Principal, authorise
+from rota.app.commands import Archive, Edit
+from rota.app.desk import Desk
+from rota.app.errors import Conflict, Invalid
+from rota.app.problems import must_fit, text_problems
+from rota.core import events as e
+from rota.core.run import Run, Spec
+
+SHELL = ("/bin/sh", "-c")
+
+
+def edit(desk: Desk, who: Principal, command: Edit) -> Run:
+    must_fit(command, Edit)
+    run = desk.any(command.run_id)
+    authorise(who, Act.EDIT, run.user)
+    _refuse_blanks(command)
+    spec = _edited(run.spec, command)
+    for field, problem in text_problems(spec):
+        raise Invalid(f"{field}: {problem}", field)
+    changed = [name for name in ("argv", "workdir") if getattr(spec, name) != getattr(run.spec, name)]
+    if changed and run.attempt is not None:
+        what = "command" if "argv" in changed else "workdir"
+        raise Conflict(f"{what}: run {run.id} is {run.state}; it can be changed only while no attempt is live", what)
+    if spec == run.spec:
+        return run
+    return desk.amend(e.RunEdited(at=desk.now, by=who.name, run_id=run.id, spec=spec), replace(run, spec=spec))
+
+
+def archive(desk: Desk, who: Principal, command: Archive) -> Run:
+    must_fit(command, Archive)
+    run = desk.any(command.run_id)
+    authorise(who, Act.ARCHIVE, run.user)
+    if (run.archived_at is not None) == command.archived:
+        return run
+    event = e.RunArchived(at=desk.now, by=who.name, run_id=run.id, archived=command.archived)
+    return desk.amend(event, replace(run, archived_at=desk.now if command.archived else None))
+
+
+def _refuse_blanks(command: Edit) -> None:
+    for field in ("name", "workdir"):
+        text = getattr(command, field)
+        if text is not None and not text.strip():
+            raise Invalid(f"{field}: is blank; leave it out to keep what is there", field)
+    argv = command.argv
+    if argv is not None and not any(part.strip() for part in (argv[2:] if argv[:2] == SHELL else argv)):
+        raise Invalid("command: is blank; leave it out to keep what is there", "command")
+
+
+def _edited(spec: Spec, command: Edit) -> Spec:
+    given = {name: getattr(command, name) for name in ("name", "argv", "workdir", "group")}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if command.labels is not None:
+        merged = {**spec.labels, **command.labels}
+        changes["labels"] = {name: value for name, value in merged.items() if value}
+    return replace(spec, **changes)

@@ -1,0 +1,320 @@
+"""Leases: GPUs for a process that is there already, for as long as it lives. A lease is a run like any other.
+
+Who asks gets a future that is answered when the GPUs are durably its own, and may leave while it waits. Only the
+waiting is kept here, and all of it can be found again: which process, how many GPUs and under which key stand in the
+run itself. A request with a key that was made before joins the one that is there, waiting or given, so that a client
+that lost its connection, or outlived a restart of the server, keeps its place.
+
+Everything may be called from any thread; nothing blocks. Futures are answered on the loop's thread or the watcher's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from threading import RLock
+
+from rota.app.authz import Principal, Role
+from rota.app.commands import EndLease, Submit, Withdraw
+from rota.app.errors import Conflict, Full, Invalid, Refused, Unavailable
+from rota.app.ports import Processes, Seen
+from rota.app.service import Service
+from rota.app.views import View
+from rota.core import events as e
+from rota.core.resources import Request, bits
+from rota.core.run import ACTIVE, ENDED, WAITING, Holder, Run, Spec
+
+log = logging.getLogger(__name__)
+
+HOUSE = Principal("rota", Role.ADMIN)
+KEY = "lease_key"  # the label that keeps the key
+MAX_WAITERS = 10_000
+MAX_KEY = 200
+REJOIN_S = 10.0  # after a start: for clients of the last server to come back
+LINGER_S = 1.0  # after a client with a key left: it may have lost only its connection
+
+After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
+
+
+class NotAlive(Refused):
+    """There is no such process, or there is none any more."""
+
+    code = "not_alive"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    run_id: str
+    gpus: tuple[int, ...]  # flat numbers, sorted
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    """One request, from the ask to its end; any number of clients may wait for it."""
+
+    owner: str
+    holder: Holder
+    gpus: int
+    key: str
+    run_id: str = ""  # "" until it is durable
+    grant: Grant | None = None
+    waiting: list[Future[Grant]] = field(default_factory=list)
+    unwatch: Callable[[], None] | None = None
+    linger: Callable[[], None] | None = None  # calls off what happens when nobody comes for it
+    deserted: str = ""  # why nobody waits for it any more: to be withdrawn as soon as it has an id
+    over: Refused | None = None  # how it ended
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    granted: Future[Grant]  # raises Refused when it was refused, cancelled, or its process ended
+    leave: Callable[[], None]  # the client is gone; does nothing once the lease is given
+
+
+class Leases:
+    def __init__(self, service: Service, processes: Processes, after: After) -> None:
+        self._service, self._processes, self._after = service, processes, after
+        self._lock = RLock()  # guards all below; never held while a future is answered
+        self._by_run: dict[str, _Lease] = {}
+        self._by_key: dict[tuple[str, str], _Lease] = {}
+        self._waiters = 0
+        self._closed = False
+
+    def open(self) -> None:
+        """Once the loop runs: find the leases of the last server again."""
+        self._service.subscribe(self._told)
+        for run in list(self._service.view().runs.values()):
+            if run.spec.holder is not None:
+                self._find_again(run)
+
+    def close(self) -> None:
+        """Whoever waits is told to ask the next server. What waits keeps its place in the queue."""
+        with self._lock:
+            self._closed = True
+            leases = {id(lease): lease for lease in (*self._by_run.values(), *self._by_key.values())}
+            futures = [future for lease in leases.values() for future in lease.waiting]
+            for lease in leases.values():
+                self._let_go(lease)
+        for future in futures:
+            _refuse(future, Unavailable("the server is stopping; ask the next one with the same key"))
+
+    def ask(
+        self, who: Principal | None, pid: int, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
+    ) -> Asked:
+        """GPUs for this process. `who` is the caller where one is known, else the process's own account asks. What only
+        the queue can know (that it is full, that the share is used up) comes out of `granted`. `name` and `argv` say
+        what the process will be, where it only waits in order to become something else."""
+        seen = self._processes.look(pid)
+        if seen is None:
+            raise NotAlive("pid not alive", "pid")
+        self._must_fit(gpus, key)
+        who = who or Principal(seen.user, Role.USER)
+        future: Future[Grant] = Future()
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the server is stopping; ask the next one with the same key")
+            lease = self._by_key.get((who.owner, key)) if key else None
+            if lease is None:
+                if self._waiters >= MAX_WAITERS:
+                    raise Full(f"{MAX_WAITERS} requests are waiting already; try again later")
+                lease = self._begin(who, seen, gpus, key, name=name, argv=tuple(argv) or seen.command)
+            elif (lease.holder, lease.gpus) != (seen.holder, gpus):
+                raise Conflict(f"key: {key!r} is another process's, or was used for another number of GPUs", "key")
+            self._join(lease, future)
+        if lease.over is not None:
+            _refuse(future, lease.over)
+        elif lease.grant is not None:
+            _answer(future, lease.grant)
+        future.add_done_callback(lambda done: self._leave(lease, future) if done.cancelled() else None)
+        return Asked(future, lambda: self._leave(lease, future))
+
+    def release(self, who: Principal, run_id: str) -> Future[Run]:
+        """Give it back while the process lives on."""
+        return self._service.send(who, EndLease(run_id))
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+    def _must_fit(self, gpus: int, key: str) -> None:
+        if isinstance(gpus, bool) or not isinstance(gpus, int):
+            raise Invalid(f"num_gpus: {gpus!r} is not a whole number", "num_gpus")
+        if gpus < 0:
+            raise Invalid(f"num_gpus: {gpus} is negative; ask for 0 or more", "num_gpus")
+        total = self._service.view().total_gpus()
+        if gpus > total:
+            raise Invalid(f"requested {gpus} GPU(s) but only {total} available on this machine", "num_gpus")
+        if len(key) > MAX_KEY:
+            raise Invalid(f"key: has {len(key)} characters, use at most {MAX_KEY}", "key")
+
+    def _begin(self, who: Principal, seen: Seen, gpus: int, key: str, *, name: str, argv: tuple[str, ...]) -> _Lease:
+        lease = _Lease(who.owner, seen.holder, gpus, key)
+        spec = Spec(
+            name=name or argv[0].rpartition("/")[2][:100] or "lease",
+            argv=argv,
+            workdir="/",
+            request=Request(gpus=gpus, span=True),
+            max_retries=0,
+            labels={KEY: key} if key else {},
+            holder=seen.holder,
+        )
+        self._watch(lease)
+        if key:
+            self._by_key[lease.owner, key] = lease
+        self._service.send(who, Submit(spec)).add_done_callback(lambda done: self._submitted(lease, done))
+        return lease
+
+    def _submitted(self, lease: _Lease, done: Future[Run]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._over(lease, error if isinstance(error, Refused) else Unavailable(f"it could not be stored: {error}"))
+            return
+        with self._lock:
+            lease.run_id = done.result().id
+            self._by_run[lease.run_id] = lease
+            if lease.deserted:
+                self._withdraw(lease)
+
+    def _join(self, lease: _Lease, future: Future[Grant]) -> None:
+        lease.deserted = ""
+        _call_off(lease)
+        if lease.grant is None and lease.over is None:
+            lease.waiting.append(future)
+
+    # -- leaving ----------------------------------------------------------------------------------------------------
+    def _leave(self, lease: _Lease, future: Future[Grant]) -> None:
+        with self._lock:
+            if self._closed or lease.grant is not None or future not in lease.waiting:
+                return
+            lease.waiting.remove(future)
+            if lease.waiting:
+                return
+            if lease.key:
+                lease.linger = self._after(LINGER_S, lambda: self._desert(lease, "its client left"))
+            else:
+                self._desert(lease, "its client left")
+
+    def _desert(self, lease: _Lease, why: str) -> None:
+        """Nobody is there for it. One that was given meanwhile, unasked for, goes back."""
+        with self._lock:
+            if self._closed or lease.waiting or lease.over is not None:
+                return
+            lease.deserted = why
+            if lease.run_id:
+                self._withdraw(lease)
+
+    def _withdraw(self, lease: _Lease) -> None:
+        if lease.grant is None:
+            self._service.send(HOUSE, Withdraw(lease.run_id, lease.deserted)).add_done_callback(_heard)
+        else:
+            self._service.send(HOUSE, EndLease(lease.run_id)).add_done_callback(_heard)
+
+    def _gone(self, lease: _Lease) -> None:
+        """The process ended while it waited; once it has the lease, the backend sees to it."""
+        with self._lock:
+            if self._closed or lease.grant is not None:
+                return
+            futures, lease.waiting = lease.waiting, []
+            self._desert(lease, "its process ended")
+        for future in futures:
+            _refuse(future, NotAlive("pid not alive", "pid"))
+
+    # -- what becomes of it -----------------------------------------------------------------------------------------
+    def _told(self, first: int, events: Sequence[e.Event]) -> None:
+        """On the loop's thread, for every event there is: quick for all that are not about leases."""
+        for event in events:
+            match event:
+                case e.AttemptPlanned(run_id=run_id) if run_id in self._by_run:
+                    self._give(self._by_run[run_id])
+                case e.RunEnded(run_id=run_id, why=why) if run_id in self._by_run:
+                    self._over(self._by_run[run_id], Conflict(f"lease {run_id} was cancelled: {why}"))
+                case e.AttemptEnded(run_id=run_id, why=why) if run_id in self._by_run:
+                    self._over(self._by_run[run_id], Conflict(f"lease {run_id} is over{': ' + why if why else ''}"))
+
+    def _give(self, lease: _Lease) -> None:
+        """Its GPUs are taken in the ledger, durably, and its process is known: there is nothing more to wait for."""
+        run = self._service.run(lease.run_id)
+        if run.state in ENDED:  # and its end is among the events that follow
+            return
+        with self._lock:
+            grant = lease.grant = Grant(run.id, numbers(self._service.view(), run))
+            futures, lease.waiting = lease.waiting, []
+            self._let_go(lease)
+        for future in futures:
+            _answer(future, grant)
+
+    def _over(self, lease: _Lease, error: Refused) -> None:
+        with self._lock:
+            futures, lease.waiting, lease.over = lease.waiting, [], error
+            self._let_go(lease)
+            _call_off(lease)
+            self._by_run.pop(lease.run_id, None)
+            if self._by_key.get((lease.owner, lease.key)) is lease:
+                del self._by_key[lease.owner, lease.key]
+        for future in futures:
+            _refuse(future, error)
+
+    def _let_go(self, lease: _Lease) -> None:
+        """It does not wait any more."""
+        if lease.unwatch is not None:
+            lease.unwatch()
+            lease.unwatch = None
+            self._waiters -= 1
+
+    def _watch(self, lease: _Lease) -> None:
+        try:
+            lease.unwatch = self._processes.watch(lease.holder, lambda: self._gone(lease))
+            self._waiters += 1
+        except OSError as error:
+            raise Unavailable(f"process {lease.holder.pid} cannot be watched: {error.strerror}") from error
+
+    # -- after a start ----------------------------------------------------------------------------------------------
+    def _find_again(self, run: Run) -> None:
+        holder, key = run.spec.holder, run.spec.labels.get(KEY, "")
+        assert holder is not None
+        lease = _Lease(run.user, holder, run.spec.request.gpus, key, run.id)
+        with self._lock:
+            self._by_run[run.id] = lease
+            if key:
+                self._by_key[lease.owner, key] = lease
+            if run.state in WAITING:
+                self._watch(lease)
+                lease.linger = self._after(REJOIN_S, lambda: self._desert(lease, "its client did not come back"))
+        now = self._service.run(run.id)  # it may have moved on before it was found here
+        if now.state in ACTIVE:
+            self._give(lease)
+        elif now.state in ENDED:
+            self._over(lease, Conflict(f"lease {run.id} is over"))
+
+
+def numbers(view: View, run: Run) -> tuple[int, ...]:
+    """The GPUs of a lease counted flat over all nodes, as if they were one machine's."""
+    held = {part.node: part.gpus for part in run.attempt.placement} if run.attempt is not None else {}
+    found: list[int] = []
+    offset = 0
+    for node in view.nodes.values():
+        found += [offset + index for index in bits(held.get(node.id, 0))]
+        offset += len(node.gpus)
+    return tuple(found)
+
+
+def _call_off(lease: _Lease) -> None:
+    if lease.linger is not None:
+        lease.linger()
+        lease.linger = None
+
+
+def _answer(future: Future[Grant], grant: Grant) -> None:
+    with contextlib.suppress(InvalidStateError):  # its client has gone meanwhile
+        future.set_result(grant)
+
+
+def _refuse(future: Future[Grant], error: Refused) -> None:
+    with contextlib.suppress(InvalidStateError):  # as above
+        future.set_exception(error)
+
+
+def _heard(done: Future[Run]) -> None:
+    error = done.exception()
+    if error is not None and not isinstance(error, Conflict):  # a conflict: it has ended by itself
+        log.warning("a lease nobody waits for could not be withdrawn: %s", error)

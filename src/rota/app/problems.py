@@ -1,0 +1,145 @@
+"""What is wrong with what was asked for: (field, what is wrong and what would be right)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rota.app.desk import Desk
+from rota.app.errors import Invalid
+from rota.core.conform import misfit
+from rota.core.explain import describe
+from rota.core.place import could_ever_fit
+from rota.core.run import Spec
+
+MAX_ARGV_BYTES = 128 * 1024  # one argument of execve may not be longer on Linux
+MAX_ENV_BYTES = 256 * 1024
+MAX_LABELS = 64
+MAX_NAME = 500  # characters; of a name, a person, a key, a GPU type
+MAX_PATH = 4096  # bytes, Linux's PATH_MAX
+MAX_PID = 1 << 22  # Linux's PID_MAX_LIMIT
+MAX_AMOUNT = 1e9  # of CPUs or GB: more than any machine has, less than what no longer adds up
+MAX_SECONDS = 10 * 365 * 86400.0
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|BASH_FUNC_[^=\0]+%%")  # the latter: `module` on every HPC cluster
+
+
+def must_fit(command: Any, kind: type) -> None:
+    """A command is what its type hints say; people's own Python may send anything."""
+    wrong = misfit(command, kind)
+    if wrong:
+        *path, _ = wrong.removeprefix("spec: ").removeprefix("request: ").split(": ", 1)
+        raise Invalid(wrong, path[0] if path else None)
+
+
+def must_be_text(**texts: str) -> None:
+    """Short texts that become names of things."""
+    for field, text in texts.items():
+        for problem in unfit(text, MAX_NAME):
+            raise Invalid(f"{field}: {problem}", field)
+
+
+def problems(desk: Desk, spec: Spec, highest_priority: int) -> Iterator[tuple[str, str]]:
+    """(field, what is wrong and what would be right), the first few that matter."""
+    yield from text_problems(spec)
+    yield from _number_problems(spec, highest_priority)
+    yield from _request_problems(desk, spec)
+    if len(spec.depends_on) > 100:
+        yield "depends_on", f"{len(spec.depends_on)} runs are too many, use at most 100"
+
+
+def text_problems(spec: Spec) -> Iterator[tuple[str, str]]:
+    if not spec.argv or not spec.argv[0]:
+        yield "command", "is empty; give what to run"
+    if sum(_size(part) for part in spec.argv) > MAX_ARGV_BYTES:
+        yield "command", f"is longer than {MAX_ARGV_BYTES} bytes; put it into a script"
+    if not spec.workdir.startswith("/"):
+        yield "workdir", f"{spec.workdir[:200]!r} is not an absolute path"
+    if not spec.name:
+        yield "name", f"must have 1 to {MAX_NAME} characters"
+    if spec.account == "":
+        yield "account", "is empty; leave it out for the server's own"
+    texts = [("command", part, MAX_ARGV_BYTES) for part in spec.argv]
+    texts += [("workdir", spec.workdir, MAX_PATH), ("name", spec.name, MAX_NAME)]
+    texts += [("account", spec.account or "", MAX_NAME), ("gpu_type", spec.request.gpu_type, MAX_NAME)]
+    texts += [("group", spec.group, MAX_NAME), ("holder", spec.holder.boot_id if spec.holder else "", MAX_NAME)]
+    yield from ((field, problem) for field, text, limit in texts for problem in unfit(text, limit))
+    yield from _pairs("env", spec.env, MAX_ENV_BYTES)
+    yield from _pairs("labels", spec.labels, MAX_ENV_BYTES)
+    for name in spec.env:
+        if not ENV_NAME.fullmatch(name):
+            yield "env", f"{name[:200]!r} is not a name a variable can have"
+    if len(spec.labels) > MAX_LABELS:
+        yield "labels", f"at most {MAX_LABELS}"
+
+
+def unfit(text: str, limit: int = MAX_ENV_BYTES) -> Iterator[str]:
+    """What keeps a text from being an argument, a file name or a row."""
+    if len(text) > limit:
+        yield f"has {len(text)} characters, use at most {limit}"
+    if "\0" in text:
+        yield "holds a NUL character"
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        yield "is not valid Unicode: it holds half of a surrogate pair"
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _pairs(field: str, pairs: Mapping[str, str], limit: int) -> Iterator[tuple[str, str]]:
+    size = 0
+    for name, value in pairs.items():
+        size += _size(name) + _size(value)
+        for problem in (*unfit(name), *unfit(value)):
+            yield field, f"{name[:200]!r} {problem}"
+    if size > limit:
+        yield field, f"is larger than {limit} bytes"
+
+
+def _number_problems(spec: Spec, highest_priority: int) -> Iterator[tuple[str, str]]:
+    if not 1 <= spec.priority <= 4:
+        yield "priority", f"{spec.priority} is not one of 1 (low), 2 (normal), 3 (high), 4 (critical)"
+    elif spec.priority > highest_priority:
+        yield "priority", f"{spec.priority} is above what you may ask for ({highest_priority})"
+    for field in ("estimate_s", "time_limit_s"):
+        value = getattr(spec, field)
+        if value is not None and not 0 < value <= MAX_SECONDS:  # nor NaN
+            yield field, f"{value} is not a time in seconds above 0"
+    if not 0 <= spec.grace_s <= 86400:
+        yield "grace_s", f"{spec.grace_s} is not between 0 and 86400 seconds"
+    if not 0 <= spec.max_retries <= 100:
+        yield "max_retries", f"{spec.max_retries} is not between 0 and 100"
+    if not 0 <= spec.umask <= 0o777:
+        yield "umask", f"{spec.umask} is not between 0 and 0o777"
+    if not 1 <= spec.checkpoint_signal <= 31:
+        yield "checkpoint_signal", f"{spec.checkpoint_signal} is not a signal number from 1 to 31"
+    holder = spec.holder
+    if holder is not None and not (0 < holder.pid <= MAX_PID and 0 <= holder.start_ticks < 1 << 63):
+        yield "holder", f"{holder.pid} is not the number of a process"
+    if not 4096 <= spec.log_cap_bytes <= 1 << 50:
+        yield "log_cap_bytes", f"{spec.log_cap_bytes} is too small, use 4096 or more"
+
+
+def _request_problems(desk: Desk, spec: Spec) -> Iterator[tuple[str, str]]:
+    request = spec.request
+    if not 0 <= request.gpus <= 100_000:
+        yield "gpus", f"{request.gpus} is not a number of GPUs from 0 up"
+        return
+    if not 0 <= request.nodes <= 10_000:
+        yield "nodes", f"{request.nodes} is not a number of nodes from 0 up"
+        return
+    if request.nodes > 1 and request.gpus % request.nodes:
+        yield "gpus", f"{request.gpus} cannot be shared evenly by {request.nodes} nodes"
+    for field in ("gpu_memory_gb", "memory_gb", "cpus"):
+        value = getattr(request, field)
+        if not 0 <= value <= MAX_AMOUNT:
+            yield field, f"{value} is negative, absurdly large or not a number"
+            return
+    if not could_ever_fit(desk.state.board.layout, request):
+        layout = desk.state.board.layout
+        total = sum(len(node.gpus) for node in layout.nodes)
+        have = f"{len(layout.nodes)} nodes, {total} GPUs, at most {layout.max_gpus} on one node"
+        yield "gpus", f"this cluster can never give {describe(request)}; it has {have}"

@@ -1,0 +1,98 @@
+"""The doors' small documents: sweeps, alerts, token hashes, workspaces. Kept beside the runs, read by no decision."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rota.app.authz import Act, Principal, authorise
+from rota.app.commands import Draft, PutRecord
+from rota.app.desk import Desk
+from rota.app.errors import Conflict, Full, Invalid, NotFound
+from rota.app.ports import Record
+from rota.app.problems import MAX_NAME, must_be_text, must_fit
+from rota.core import events as e
+
+MAX_BODY = 1 << 20
+MAX_OF_A_KIND = 100_000
+MAX_AT_ONCE = 100
+TOKEN = "token"  # noqa: S105 - the kind of record, no secret
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A draft that may be written, with what it says and what is there so far."""
+
+    draft: Draft
+    body: dict[str, Any]
+    before: Record | None
+
+
+def put_record(desk: Desk, who: Principal, command: PutRecord) -> Record:
+    must_fit(command, PutRecord)
+    kind, record_id = command.draft.kind, command.draft.id
+    authorise(who, Act.MANAGE_TOKENS if kind == TOKEN else Act.RECORD, command.owner or who.owner)
+    checked = _check(desk, command.draft)
+    if checked.before is not None and command.fresh:
+        raise Conflict(f"{kind} {record_id} is there already", "id")
+    if checked.before is None and not command.draft.body:
+        raise NotFound(f"no {kind} {record_id[:50]!r}", "id")
+    if checked.before is None and _count(desk, kind) >= MAX_OF_A_KIND:
+        raise Full(f"{MAX_OF_A_KIND} records of kind {kind} are kept already; remove some")
+    return write(desk, who, checked)
+
+
+def check_all(
+    desk: Desk, who: Principal, drafts: tuple[Draft, ...], owner: str, *, blank: bool = False
+) -> tuple[Checked, ...]:
+    """Records that come with something else. `blank`: an empty id or parent will be the run's."""
+    if not drafts:
+        return ()
+    if len(drafts) > MAX_AT_ONCE:
+        raise Invalid(f"records: {len(drafts)} are too many, use at most {MAX_AT_ONCE}", "records")
+    authorise(who, Act.RECORD, owner)
+    if any(draft.kind == TOKEN or not draft.body for draft in drafts):
+        raise Invalid("records: only new documents come with a run, and no tokens", "records")
+    return tuple(_check(desk, draft, blank=blank) for draft in drafts)
+
+
+def write(desk: Desk, who: Principal, checked: Checked, run_id: str = "") -> Record:
+    draft = checked.draft
+    name, parent = draft.id or run_id, draft.parent or run_id
+    text = json.dumps(checked.body, separators=(",", ":")) if draft.body else ""
+    desk.write(e.RecordPut(at=desk.now, by=who.name, kind=draft.kind, id=name, parent=parent, body=text))
+    first = desk.records.get((draft.kind, name)) or checked.before
+    if first is None:
+        first = Record(draft.kind, name, parent, desk.state.version, desk.now, who.name, {})
+    record = replace(first, parent=parent, body=checked.body)
+    desk.records[draft.kind, name] = record if draft.body else None
+    return record
+
+
+def _check(desk: Desk, draft: Draft, *, blank: bool = False) -> Checked:
+    must_be_text(kind=draft.kind, id=draft.id, parent=draft.parent)
+    if not draft.kind or not (draft.id or blank):
+        raise Invalid(f"id: a record needs a kind and an id of 1 to {MAX_NAME} characters", "id")
+    body = _body(draft.body) if draft.body else {}
+    return Checked(draft, body, desk.record(draft.kind, draft.id) if draft.id else None)
+
+
+def _body(text: str) -> dict[str, Any]:
+    if len(text) > MAX_BODY:
+        raise Invalid(f"body: {len(text)} characters are too many, use at most {MAX_BODY}", "body")
+    try:
+        found = json.loads(text)
+        size = len(json.dumps(found, separators=(",", ":"), allow_nan=False))
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"body: is not JSON: {str(error)[:200]}", "body") from None
+    if not isinstance(found, dict):
+        raise Invalid(f"body: is not a JSON object but {type(found).__name__}", "body")
+    if size > MAX_BODY:
+        raise Invalid(f"body: {size} bytes are too many, use at most {MAX_BODY}", "body")
+    return found
+
+
+def _count(desk: Desk, kind: str) -> int:
+    pending = sum(name[0] == kind and record is not None for name, record in desk.records.items())
+    return desk.store.count_records(kind, MAX_OF_A_KIND) + pending

@@ -1,0 +1,213 @@
+"""What is so, for everybody who only looks: live runs, nodes and switches as of the last thing that is durable.
+
+The loop shows each committed batch here (`Window.show`); other threads take a `View`, which is one moment and does not
+move. A view is made when somebody asks and kept until something happens: who asks twice gets the same one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import chain
+from threading import Lock
+
+from rota.core import order
+from rota.core.node import Node
+from rota.core.order import Key
+from rota.core.policy import Ordering
+from rota.core.resources import bits
+from rota.core.run import ACTIVE, ENDED, Run, RunState
+from rota.core.state import State
+from rota.core.usage import Usage
+
+Line = list[tuple[Key, str]]  # the queued runs of one person, first is next
+
+
+class View:
+    """One moment. All of it may be read from any thread."""
+
+    def __init__(self, window: Window) -> None:
+        self.version = window.version
+        self.at = window.at
+        self.policy = window.policy
+        self.paused, self.pause_why = window.paused, window.pause_why
+        self.caps: Mapping[str, int] = window.caps
+        self.nodes: Mapping[str, Node] = window.nodes
+        self.runs: Mapping[str, Run] = window.runs.copy()
+        self._held = tuple(window.held)
+        self._active = tuple(window.active)
+        self._lines = {user: line.copy() for user, line in window.lines.items()}
+        self._usage = window.usage
+
+    def queue(self) -> list[Run]:
+        """Queued, in the order of the policy; those that wait for others or back off stand there too."""
+        return [self.runs[run_id] for run_id in self._order]
+
+    def active(self) -> list[Run]:
+        return [self.runs[run_id] for run_id in self._active]
+
+    def held(self) -> list[Run]:
+        return [self.runs[run_id] for run_id in self._held]
+
+    def position(self, run_id: str) -> int | None:
+        """1 = next; None = it does not stand in the queue. By a search in each person's line, not by walking."""
+        run = self.runs.get(run_id)
+        if run is None or run.state is not RunState.QUEUED:
+            return None
+        mine, entry = self._share(run.user), (order.key(self.policy, run), run_id)
+        ahead = 0
+        for user, line in self._lines.items():
+            share = self._share(user)
+            if share < mine:
+                ahead += len(line)
+            elif share == mine:
+                ahead += bisect_left(line, entry)
+        return ahead + 1
+
+    def total_gpus(self) -> int:
+        return sum(len(node.gpus) for node in self.nodes.values())
+
+    def free_gpus(self) -> int:
+        """May be given out now: healthy, on a node in service, held by nobody."""
+        usable = sum(node.usable.bit_count() for node in self.nodes.values())
+        return usable - sum(
+            node is not None and node.usable >> index & 1
+            for node, index in ((self.nodes.get(node_id), index) for node_id, index in self.holders())
+        )
+
+    def holders(self) -> Mapping[tuple[str, int], Run]:
+        """Who holds which GPU, by node and the node's own number."""
+        return self._holders
+
+    @cached_property
+    def _holders(self) -> Mapping[tuple[str, int], Run]:
+        found = {}
+        for run in self.active():
+            for part in run.attempt.placement if run.attempt else ():
+                for index in bits(part.gpus):
+                    found[part.node, index] = run
+        return found
+
+    @cached_property
+    def _order(self) -> list[str]:
+        if self.policy.ordering is not Ordering.FAIR_SHARE:
+            return [run_id for _, run_id in sorted(chain.from_iterable(self._lines.values()))]
+        ranked: dict[float, list[Line]] = {}
+        for user, line in self._lines.items():
+            ranked.setdefault(self._share(user), []).append(line)
+        return [run_id for share in sorted(ranked) for _, run_id in sorted(chain.from_iterable(ranked[share]))]
+
+    def _share(self, user: str) -> float:
+        if self.policy.ordering is not Ordering.FAIR_SHARE:
+            return 0.0
+        return self._usage.get(user, Usage()).decayed(self.at, self.policy.half_life_s)
+
+
+class Window:
+    """Kept by the loop's thread, looked through from all."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._view: View | None = None
+        self.reset(State())
+
+    def reset(self, state: State) -> None:
+        """After loading: everything anew."""
+        with self._lock:
+            self.runs: dict[str, Run] = {}
+            self.active: dict[str, None] = {}  # in the order of their start
+            self.held: dict[str, None] = {}
+            self.lines: dict[str, Line] = {}
+            self.archived: set[str] = set()
+            self.policy = state.policy
+            self._nodes_changed = -1
+            for run in state.runs.values():
+                if run.state not in ENDED:
+                    self._add(run)
+            self._switches(state)
+
+    def show(self, state: State) -> None:
+        """What was touched is durable now."""
+        with self._lock:
+            for run in state.touched.values():
+                old = self.runs.pop(run.id, None)
+                if old is not None:
+                    self._remove(old, run)
+                if run.state not in ENDED:
+                    self._add(run)
+            if state.policy is not self.policy:
+                self.policy = state.policy
+                self._stand_anew()
+            self._switches(state)
+
+    def view(self) -> View:
+        with self._lock:
+            if self._view is None:
+                self._view = View(self)
+            return self._view
+
+    def counts(self) -> dict[RunState, int]:
+        """Live runs in each state, archived ones aside."""
+        with self._lock:
+            found = dict.fromkeys(RunState, 0)
+            found[RunState.QUEUED] = sum(map(len, self.lines.values()))
+            found[RunState.HELD] = len(self.held)
+            for run_id in self.active:
+                found[self.runs[run_id].state] += 1
+            for run_id in self.archived:
+                found[self.runs[run_id].state] -= 1
+            return found
+
+    def run(self, run_id: str) -> Run | None:
+        """A live run, without the cost of a view."""
+        return self.runs.get(run_id)
+
+    def _add(self, run: Run) -> None:
+        self.runs[run.id] = run
+        if run.archived_at is not None:
+            self.archived.add(run.id)
+        if run.state is RunState.QUEUED:
+            line = self.lines.setdefault(run.user, [])
+            entry = (order.key(self.policy, run), run.id)
+            if not line or entry > line[-1]:
+                line.append(entry)
+            else:
+                insort(line, entry)
+        elif run.state is RunState.HELD:
+            self.held[run.id] = None
+        else:
+            self.active[run.id] = None
+
+    def _remove(self, run: Run, becomes: Run) -> None:
+        self.archived.discard(run.id)
+        if run.state is RunState.QUEUED:
+            line = self.lines[run.user]
+            del line[bisect_left(line, (order.key(self.policy, run), run.id))]
+            if not line:
+                del self.lines[run.user]
+        elif run.state is RunState.HELD:
+            del self.held[run.id]
+        elif becomes.state not in ACTIVE:  # else it keeps its place
+            del self.active[run.id]
+
+    def _stand_anew(self) -> None:
+        queued = list(self._queued())
+        self.lines = {}
+        for run in queued:
+            self.lines.setdefault(run.user, []).append((order.key(self.policy, run), run.id))
+        for line in self.lines.values():
+            line.sort()
+
+    def _queued(self) -> Iterator[Run]:
+        return (self.runs[run_id] for line in self.lines.values() for _, run_id in line)
+
+    def _switches(self, state: State) -> None:
+        self.version, self.at = state.version, state.at
+        self.paused, self.pause_why = state.paused, state.pause_why
+        self.caps = dict(state.caps)
+        self.usage = dict(state.usage) if state.policy.ordering is Ordering.FAIR_SHARE else {}
+        if state.nodes_changed != self._nodes_changed:
+            self._nodes_changed = state.nodes_changed
+            self.nodes: Mapping[str, Node] = dict(state.nodes)
+        self._view = None

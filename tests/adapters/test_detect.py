@@ -1,0 +1,252 @@
+"""What kind of cluster is this? Small fake programs on a private PATH, a real port for Ray."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.adapters.detect import ask, sightings
+from rota.adapters.detect.detector import ClusterDetector
+from rota.core.clusters import LABELS, canonical
+
+SINFO = """
+case "$*" in
+  *%G*) printf 'gpu1 gpu:a100:4(S:0-1)\\ngpu1 gpu:a100:4(S:0-1)\\ngpu2 gpu:8,shard:16\\ncpu1 (null)\\n' ;;
+  *) printf 'gpu1 1 gpu* idle\\ngpu1 1 long mix\\ngpu2 1 gpu* alloc\\ncpu1 1 cpu idle\\n' ;;
+esac
+"""
+KUBECTL = """
+case "$*" in
+  *custom-columns*) printf '8\\n<none>\\n4\\n' ;;
+  *) printf 'a Ready worker 3d v1.31\\nb Ready control-plane 3d v1.31\\nc NotReady worker 3d v1.31\\n' ;;
+esac
+"""
+
+
+class Machine:
+    """A machine with nothing on it but what a test puts there."""
+
+    def __init__(self, where: Path) -> None:
+        self.bin, self.home = where / "bin", where / "home"
+        self.bin.mkdir()
+        self.home.mkdir()
+        self.gpus = 0
+        self.env: dict[str, str] = {"PATH": str(self.bin), "HOME": str(self.home)}
+
+    def program(self, name: str, script: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}")
+        path.chmod(0o755)
+
+    def ssh_config(self, text: str) -> None:
+        (self.home / ".ssh").mkdir()
+        (self.home / ".ssh" / "config").write_text(text)
+
+    def detect(self, preferred: str | None = None) -> Any:
+        return ClusterDetector(self.env, lambda: self.gpus).detect(preferred)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    with socket.socket() as taken:  # a port that nothing listens on, in place of Ray's own
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(sightings, "RAY_DASHBOARD", taken.getsockname()[1])
+    return Machine(tmp_path)
+
+
+@contextmanager
+def dashboard(answers: Mapping[str, Any]) -> Iterator[int]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answers[self.path]).encode() if self.path in answers else b""
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+RAY = {
+    "/api/version": {"ray_version": "2.40"},
+    "/api/cluster_status": {"data": {"clusterStatus": {"loadMetricsReport": {"usage": {"GPU": [3.0, 12.0]}}}}},
+    "/nodes?view=summary": {"data": {"summary": [{"raylet": {"state": "ALIVE"}}, {"raylet": {"state": "DEAD"}}]}},
+}
+
+
+def test_a_bare_machine_is_cpu_only(machine):
+    found = machine.detect()
+    assert (found.type, found.confidence, found.gpu_count, found.node_count) == ("cpu_only", 0.35, 0, 1)
+    assert (found.slurm_nodes, found.kubernetes_nodes, found.ssh_hosts, found.signals) == (0, 0, 0, ())
+
+
+def test_a_slurm_node_counts_once_however_many_partitions_it_is_in(machine):
+    machine.program("sinfo", SINFO)
+    machine.gpus = 1
+    found = machine.detect()
+    assert (found.type, found.confidence, found.status) == ("slurm", 0.80, "healthy")
+    assert (found.node_count, found.slurm_nodes) == (3, 3)
+    assert found.gpu_count == 12, "the cluster's own, not this machine's"
+
+
+def test_inside_a_slurm_job_it_is_surer_but_not_healthy_unseen(machine):
+    machine.env["SLURM_JOB_ID"] = "7"
+    found = machine.detect()
+    assert (found.type, found.confidence, found.status, found.gpu_count) == ("slurm", 0.90, "unknown", None)
+
+
+@pytest.mark.parametrize(
+    ("states", "status"), [("idle mix", "healthy"), ("down* idle", "degraded"), ("drained down", "offline")]
+)
+def test_a_slurm_cluster_is_as_healthy_as_its_nodes(machine, states, status):
+    rows = "".join(f"n{n} 1 gpu {state}\\n" for n, state in enumerate(states.split()))
+    machine.program("sinfo", f"printf '{rows}'")
+    assert machine.detect().status == status
+
+
+def test_kubernetes_by_kubectl_and_by_being_in_a_pod(machine):
+    machine.env["KUBERNETES_SERVICE_HOST"] = "10.0.0.1"
+    found = machine.detect()
+    assert (found.type, found.confidence, found.status) == ("kubernetes", 0.93, "unknown")
+    del machine.env["KUBERNETES_SERVICE_HOST"]
+    machine.program("kubectl", KUBECTL)
+    machine.program("sinfo", SINFO)
+    found = machine.detect()
+    assert (found.type, found.confidence, found.status) == ("kubernetes", 0.82, "degraded")
+    assert (found.node_count, found.kubernetes_nodes, found.gpu_count) == (3, 3, 12)
+    assert found.slurm_nodes == 3, "what else was seen is told"
+
+
+def test_local_gpus_one_or_several(machine):
+    machine.gpus = 1
+    one = machine.detect()
+    machine.gpus = 8
+    many = machine.detect()
+    assert [(each.type, each.confidence, each.gpu_count) for each in (one, many)] == [
+        ("local_gpu", 0.68, 1),
+        ("local_gpu", 0.78, 8),
+    ]
+    assert many.status == "healthy"
+
+
+def test_ray_by_its_dashboard_with_the_clusters_own_totals(machine, monkeypatch):
+    with dashboard(RAY) as port:
+        monkeypatch.setattr(sightings, "RAY_DASHBOARD", port)
+        alone = machine.detect()
+        machine.gpus = 2
+        beside = machine.detect()
+        machine.env["RAY_ADDRESS"] = f"http://127.0.0.1:{port}"
+        named = machine.detect()
+        machine.gpus = 0
+        named_alone = machine.detect()
+    confidences = [each.confidence for each in (alone, beside, named, named_alone)]
+    assert confidences == [0.70, 0.78, 0.88, 0.85]
+    for each in (alone, beside, named, named_alone):
+        assert (each.type, each.status, each.gpu_count, each.node_count) == ("ray", "healthy", 12, 1)
+
+
+def test_a_ray_that_does_not_answer_is_no_ray(machine):
+    machine.env["RAY_ADDRESS"] = f"127.0.0.1:{sightings.RAY_DASHBOARD}"
+    machine.gpus = 4
+    found = machine.detect()
+    assert found.type == "local_gpu"
+    assert any("RAY_ADDRESS is set, but nothing answers" in signal for signal in found.signals)
+
+
+def test_a_stranger_on_rays_port_is_no_ray(machine, monkeypatch):
+    with dashboard({"/": "hello"}) as port:
+        monkeypatch.setattr(sightings, "RAY_DASHBOARD", port)
+        assert machine.detect().type == "cpu_only"
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [], {"data": None}, {"data": {"clusterStatus": []}}, {"data": {"summary": 7}}]
+)
+def test_a_ray_of_another_version_is_still_a_ray(machine, monkeypatch, answer):
+    odd = {"/api/version": {}, "/api/cluster_status": answer, "/nodes?view=summary": answer}
+    with dashboard(odd) as port:
+        monkeypatch.setattr(sightings, "RAY_DASHBOARD", port)
+        found = machine.detect()
+    assert (found.type, found.gpu_count, found.node_count) == ("ray", None, 1)
+
+
+@pytest.mark.parametrize("address", ["ray://[::1", "http://host:notaport", "::::", "auto", "//"])
+def test_an_address_that_makes_no_sense_is_survived(machine, address):
+    machine.env["RAY_ADDRESS"] = address
+    assert machine.detect().type == "cpu_only"
+
+
+def test_three_concrete_ssh_hosts_make_a_head_node(machine):
+    machine.ssh_config("Host a b\n  HostName x\nHost *\nhost=gpu-?? !c\n")
+    assert (machine.detect().type, machine.detect().ssh_hosts) == ("cpu_only", 2)
+    (machine.home / ".ssh" / "config").write_text('Host a b\nHOST "c"\n')
+    found = machine.detect()
+    assert (found.type, found.confidence, found.ssh_hosts, found.status) == ("shared_head_node", 0.64, 3, "unknown")
+
+
+def test_the_environment_may_say_it_and_a_person_even_more(machine):
+    machine.program("sinfo", SINFO)
+    machine.env["RESEARCH_AGENT_CLUSTER_TYPE"] = "Local-GPU"
+    said = machine.detect()
+    assert (said.type, said.confidence, said.status) == ("local_gpu", 0.98, "unknown")
+    forced = machine.detect("slurm")
+    assert (forced.type, forced.confidence, forced.gpu_count) == ("slurm", 1.0, 12)
+    with pytest.raises(ValueError, match="use one of unknown, slurm"):
+        machine.detect("mainframe")
+    machine.env["RESEARCH_AGENT_CLUSTER_TYPE"] = "mainframe"
+    assert machine.detect().type == "slurm", "a word that means nothing forces nothing"
+
+
+def test_every_word_for_a_kind_is_known():
+    words = ["local-gpu", "localgpu", "local_gpu_cluster", "shared_gpu", "shared-gpu-head-node", "head_node", "K8S"]
+    kinds = ["local_gpu"] * 3 + ["shared_head_node"] * 3 + ["kubernetes"]
+    assert [canonical(word) for word in words] == kinds
+    assert [canonical(word) for word in LABELS] == list(LABELS)
+    assert canonical("") is None
+
+
+def test_a_program_that_hangs_or_fails_is_given_up_with_all_it_started(machine, monkeypatch, tmp_path):
+    monkeypatch.setattr(ask, "COMMAND_S", 0.5)
+    machine.program("sinfo", f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
+    machine.program("kubectl", "echo 'a Ready'; exit 1")
+    begun = time.monotonic()
+    assert machine.detect().type == "cpu_only"
+    assert time.monotonic() - begun < 20
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 15
+    while _alive(pid):
+        assert time.monotonic() < deadline, "what the program started lives on"
+        time.sleep(0.01)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_only_the_given_environment_is_looked_at(machine, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert machine.detect().type == "cpu_only"

@@ -1,0 +1,223 @@
+"""Other people's processes: who they are, and being told of their end."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rota.adapters.processes import LinuxProcesses
+from rota.core.run import Holder
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def processes() -> Iterator[LinuxProcesses]:
+    made = LinuxProcesses()
+    yield made
+    made.close()
+
+
+class Sleepers:
+    """Real processes, ended with the test."""
+
+    def __init__(self) -> None:
+        self.all: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *argv: str, **more: object) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(argv or ("sleep", "1000"), **more)  # type: ignore[call-overload]
+        self.all.append(process)
+        return process  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def sleepers() -> Iterator[Sleepers]:
+    made = Sleepers()
+    yield made
+    for process in made.all:
+        process.kill()
+        process.communicate()
+
+
+def holder_of(processes: LinuxProcesses, process: subprocess.Popen[bytes]) -> Holder:
+    seen = processes.look(process.pid)
+    assert seen is not None
+    return seen.holder
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def until_it_sleeps(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
+        assert time.monotonic() < deadline, "bash never became sleep"
+        time.sleep(0.002)
+
+
+def test_a_process_is_seen_as_it_is(processes, sleepers):
+    process = sleepers.start("sleep", "1000")
+    until_it_sleeps(process.pid)
+    seen = processes.look(process.pid)
+    assert seen.command == ("sleep", "1000")
+    assert (seen.uid, seen.user) == (os.getuid(), pwd.getpwuid(os.getuid()).pw_name)
+    assert (seen.holder.pid, len(seen.holder.boot_id)) == (process.pid, 36)
+    assert processes.look(process.pid) == seen
+
+
+def test_a_number_without_an_account_is_called_by_its_number(processes, sleepers):
+    process = sleepers.start("sleep", "1000", user=54321)
+    assert (processes.look(process.pid).uid, processes.look(process.pid).user) == (54321, "uid54321")
+
+
+def test_what_is_no_process_is_not_seen(processes, sleepers):
+    dead = sleepers.start("true")
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie
+    assert processes.look(dead.pid) is None
+    dead.wait()
+    assert processes.look(dead.pid) is None
+    for wrong in (0, -1, 1 << 22, 1 << 63, 10**400):
+        assert processes.look(wrong) is None
+    thread = threading.Thread(target=lambda: seen.append(processes.look(threading.get_native_id())))
+    seen: list[object] = []
+    thread.start()
+    thread.join()
+    assert seen == [None], "a thread is not a process"
+
+
+def test_a_process_lives_while_any_of_its_threads_does(processes, sleepers):
+    code = "import threading, time, ctypes\nthreading.Thread(target=time.sleep, args=(1000,)).start()\n"
+    code += "print('go', flush=True)\nctypes.CDLL(None).pthread_exit(0)"
+    process = sleepers.start(sys.executable, "-c", code, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"go\n"
+    stat = Path(f"/proc/{process.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        pass
+    assert processes.look(process.pid) is not None
+
+
+def test_a_long_command_line_is_cut(processes, sleepers):
+    process = sleepers.start("sleep", "1000", *["0" * 1000] * 50)
+    assert sum(map(len, processes.look(process.pid).command)) <= 4096
+
+
+def test_one_without_a_command_line_is_called_by_its_name(processes, sleepers):
+    process = sleepers.start("bash", "-c", "exec -a '' sleep 1000")
+    until_it_sleeps(process.pid)
+    assert processes.look(process.pid).command == ("sleep",)
+
+
+def test_the_end_is_told_once_and_at_once(processes, sleepers):
+    process = sleepers.start()
+    told = threading.Event()
+    calls: list[int] = []
+
+    def hear() -> None:
+        calls.append(1)
+        told.set()
+
+    processes.watch(processes.look(process.pid).holder, hear)
+    assert not told.wait(0.05)
+    process.kill()
+    assert told.wait(PATIENCE_S), "and nobody had to reap it"
+    process.wait()
+    assert calls == [1]
+
+
+def test_one_that_is_gone_already_is_told_too_but_never_inside_watch(processes, sleepers):
+    process = sleepers.start()
+    holder = processes.look(process.pid).holder
+    process.kill()
+    process.wait()
+    lock, told = threading.Lock(), threading.Event()
+
+    def hear() -> None:
+        with lock:
+            told.set()
+
+    with lock:  # whoever watches may hold a lock that its answer needs
+        processes.watch(holder, hear)
+    assert told.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another"}])
+def test_a_number_given_to_another_process_counts_as_gone(processes, sleepers, change):
+    process = sleepers.start()
+    told = threading.Event()
+    processes.watch(replace(processes.look(process.pid).holder, **change), told.set)
+    assert told.wait(PATIENCE_S)
+    assert process.poll() is None
+
+
+def test_who_gave_up_is_not_told(processes, sleepers):
+    process, other = sleepers.start(), sleepers.start()
+    calls: list[str] = []
+    told = threading.Event()
+    give_up = processes.watch(processes.look(process.pid).holder, lambda: calls.append("gave up"))
+    processes.watch(processes.look(other.pid).holder, told.set)
+    give_up()
+    give_up()
+    process.kill()
+    process.wait()
+    other.kill()
+    assert told.wait(PATIENCE_S)
+    assert calls == []
+
+
+def test_a_receiver_that_fails_does_not_deafen_the_others(processes, sleepers, caplog):
+    process, other = sleepers.start(), sleepers.start()
+    told = threading.Event()
+    processes.watch(processes.look(process.pid).holder, lambda: 1 / 0)
+    process.kill()
+    process.wait()
+    processes.watch(processes.look(other.pid).holder, told.set)
+    other.kill()
+    assert told.wait(PATIENCE_S)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_no_descriptor_is_left_behind(sleepers):
+    before = descriptors()
+    processes = LinuxProcesses()
+    process = sleepers.start()
+    holder = holder_of(processes, process)
+    gone, told = threading.Semaphore(0), 0
+    stops = [processes.watch(holder, gone.release) for _ in range(3000)]
+    assert descriptors() >= before + 3000
+    for stop in stops[:1500]:
+        stop()
+    process.send_signal(signal.SIGKILL)
+    while told < 1500:
+        assert gone.acquire(timeout=PATIENCE_S)
+        told += 1
+    processes.watch(holder, gone.release)
+    assert gone.acquire(timeout=PATIENCE_S)
+    processes.close()
+    assert descriptors() == before
+    assert not gone.acquire(blocking=False)
+
+
+def test_after_the_closing_nobody_is_told(sleepers):
+    processes = LinuxProcesses()
+    process = sleepers.start()
+    calls: list[int] = []
+    holder = holder_of(processes, process)
+    give_up = processes.watch(holder, lambda: calls.append(1))
+    processes.close()
+    process.kill()
+    process.wait()
+    give_up()
+    processes.watch(holder, lambda: calls.append(2))()
+    assert calls == []

@@ -1,0 +1,344 @@
+"""The lease backend: what of the contract means something for a process that is not ours, and what is its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.adapters.backends import evict, procs
+from rota.adapters.backends.leases import LeaseBackend
+from rota.adapters.processes import LinuxProcesses
+from rota.app.later import Later
+from rota.app.ports import Absent, Ended, LaunchOrder, Live, Started, StopOrder
+from rota.core.run import Cause, Exit, Holder
+from tests.backends.contract import BackendContract, Kind, Reports, Rig
+from tests.backends.helpers import wait_for
+
+FOREVER = "while :; do sleep 1000; done"
+LIVES: dict[Kind, str] = {
+    "succeed": "exit 0",
+    "fail with 3": "exit 3",
+    "last for ever": "exec sleep 1000",
+    "ignore TERM": f"trap '' TERM; echo deaf; {FOREVER}",
+    "say hello": "exit 0",
+}
+
+
+class LeaseRig(Rig):
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.processes, self.later = LinuxProcesses(), Later()
+        self.people: list[subprocess.Popen[bytes]] = []
+
+    def backend(self) -> LeaseBackend:
+        return LeaseBackend(self.root, self.processes, self.later)
+
+    def argv(self, kind: Kind) -> tuple[str, ...]:
+        return ("sh", "-c", LIVES[kind])
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        return wait_for(condition, what)
+
+    def workdir(self) -> str:
+        return str(self.root)
+
+    def order(self, kind: Kind, **changes: Any) -> LaunchOrder:
+        return super().order(kind, **{"holder": self.person(*self.argv(kind)), **changes})
+
+    def person(self, *argv: str, **more: Any) -> Holder:
+        """Somebody's process, in a session of its own, as it would be."""
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True, **more)
+        self.people.append(process)
+        seen = self.processes.look(process.pid)
+        return seen.holder if seen is not None else Holder(process.pid, 0, procs.boot_id())
+
+    def says(self, holder: Holder) -> bytes:
+        process = next(each for each in self.people if each.pid == holder.pid)
+        assert process.stdout is not None
+        return process.stdout.readline()
+
+    def close(self) -> None:
+        for process in self.people:
+            if process.returncode is None:  # else it is reaped, and its number may be a stranger's
+                for pid in [*procs.descendants(process.pid), process.pid]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        self.later.close()
+        self.processes.close()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[LeaseRig]:
+    made = LeaseRig(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reports() -> Reports:
+    return Reports()
+
+
+@pytest.fixture
+def backend(rig: LeaseRig, reports: Reports) -> Iterator[LeaseBackend]:
+    made = rig.backend()
+    made.open(reports)
+    yield made
+    made.close()
+
+
+class TestContract(BackendContract):
+    @pytest.fixture
+    def rig(self, tmp_path: Path) -> Iterator[LeaseRig]:
+        made = LeaseRig(tmp_path)
+        yield made
+        made.close()
+
+    # A holder's exit code, output and time are its own: nothing of these comes back through a lease.
+    test_a_command_runs_and_its_end_is_reported_once = None  # type: ignore[assignment]
+    test_an_exit_code_comes_back = None  # type: ignore[assignment]
+    test_a_cancel_ends_it_with_its_cause = None  # type: ignore[assignment]
+    test_who_ignores_the_polite_signal_is_killed = None  # type: ignore[assignment]
+    test_launching_twice_starts_once = None  # type: ignore[assignment]
+    test_what_is_forgotten_is_no_stray_and_keeps_its_log = None  # type: ignore[assignment]
+    test_a_log_is_read_by_cursor_from_either_end = None  # type: ignore[assignment]
+    test_a_time_limit_ends_it = None  # type: ignore[assignment]
+    test_a_second_stop_may_hasten_the_end = None  # type: ignore[assignment]
+    test_purging_takes_what_is_over_forgotten_and_old = None  # type: ignore[assignment]
+
+
+def test_a_lease_starts_at_once_and_ends_with_its_holder(rig, backend, reports):
+    order = rig.order("last for ever")
+    backend.launch(order)
+    assert reports.of(order.attempt_id) == [Started(order.attempt_id, order.holder.pid)], "before launch returned"
+    begun = time.monotonic()
+    os.kill(order.holder.pid, signal.SIGKILL)
+    end = rig.end_of(reports, order)
+    assert (end.cause, end.ok) == (Cause.RELEASED, True)
+    assert end.ended_tick - end.started_tick <= time.monotonic() - begun + 1
+    assert backend.observe(order.attempt_id) == end
+    assert len([each for each in reports.of(order.attempt_id) if isinstance(each, Ended)]) == 1
+
+
+def test_a_holder_that_is_dead_already_never_starts(rig, backend, reports):
+    order = rig.order("succeed")
+    rig.people[-1].wait()
+    backend.launch(order)
+    (only,) = reports.of(order.attempt_id)
+    assert isinstance(only, Ended) and only.exit.cause is Cause.RELEASED
+
+
+@pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "the boot before"}])
+def test_a_reused_number_is_somebody_else(rig, backend, reports, change):
+    order = rig.order("last for ever")
+    backend.launch(replace(order, holder=replace(order.holder, **change)))
+    assert rig.end_of(reports, order).cause is Cause.RELEASED
+    assert rig.people[-1].poll() is None, "who now has the number is left alone"
+
+
+def test_launching_again_changes_nothing(rig, backend, reports):
+    order = rig.order("last for ever")
+    for _ in range(3):
+        backend.launch(order)
+    assert reports.of(order.attempt_id) == [Started(order.attempt_id, order.holder.pid)]
+    os.kill(order.holder.pid, signal.SIGKILL)
+    end = rig.end_of(reports, order)
+    backend.launch(order)
+    assert reports.of(order.attempt_id)[-1] == Ended(order.attempt_id, end)
+
+
+def test_a_job_is_no_lease(rig, backend):
+    with pytest.raises(ValueError, match="no holder"):
+        backend.launch(replace(rig.order("succeed"), holder=None))
+
+
+def test_a_cancel_ends_the_holder_and_says_so(rig, backend, reports):
+    order = rig.order("last for ever")
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("cancelled"))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert rig.people[-1].wait(15) == -signal.SIGTERM
+
+
+def test_a_deaf_holder_is_killed_with_all_it_started(rig, backend, reports):
+    line = f"(trap '' TERM; {FOREVER}) & echo $!; trap '' TERM; {FOREVER}"
+    holder = rig.person("sh", "-c", line)
+    order = rig.order("last for ever", holder=holder)
+    child = int(rig.says(holder))
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.3))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert procs.start_time(holder.pid) is None
+    assert procs.start_time(child) is None
+
+
+def test_the_gpus_stay_taken_until_the_last_of_the_family_is_gone(rig, backend, reports, tmp_path):
+    """A wrapper dies of the signal at once; the training it started writes its checkpoint first."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    child = f"trap 'read x < {gate}; exit 0' TERM; echo $$; {FOREVER.replace('sleep 1000', 'sleep 0.05')}"
+    holder = rig.person("sh", "-c", 'sh -c "$0" & wait', child)
+    order = rig.order("last for ever", holder=holder)
+    training = int(rig.says(holder))
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=1000.0))
+    rig.until(lambda: procs.start_time(holder.pid) is None, "the wrapper is gone")
+    assert isinstance(backend.observe(order.attempt_id), Live)
+    assert reports.exit(order.attempt_id) is None
+    gate.write_text("go\n")
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert procs.start_time(training) is None
+
+
+def test_a_second_cancel_may_hasten_the_end(rig, backend, reports):
+    order = rig.order("ignore TERM")
+    assert rig.says(order.holder) == b"deaf\n"
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=3600.0))
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.05))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+
+
+def test_giving_it_back_leaves_the_process_alone(rig, backend, reports):
+    order = rig.order("last for ever")
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("released"))
+    end = reports.exit(order.attempt_id)
+    assert end is not None and end.cause is Cause.RELEASED, "at once"
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal=9, grace_s=0.0))
+    assert backend.observe(order.attempt_id) == end
+    assert rig.people[-1].poll() is None
+
+
+def test_what_keeps_the_server_alive_is_never_signalled(rig, backend, reports, caplog):
+    child = rig.person("sleep", "1000")
+    for pid in (os.getpid(), os.getppid(), 1):
+        assert evict.family(rig.processes.look(pid).holder) == (), "nor anything it started"
+    order = rig.order("last for ever", holder=rig.processes.look(os.getpid()).holder)
+    backend.launch(order)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.0))
+    assert caplog.text.count(order.attempt_id) == 1, "said once"
+    assert isinstance(backend.observe(order.attempt_id), Live), "held for as long as it lives"
+    backend.stop(order.attempt_id, StopOrder("released"))
+    assert isinstance(backend.observe(order.attempt_id), Exit), "but it can be given back"
+    assert procs.start_time(child.pid) == child.start_ticks
+
+
+def test_a_process_of_somebody_we_may_not_signal_keeps_its_lease(rig, backend, reports, monkeypatch):
+    """As a server sees it that is not root's."""
+
+    def refused(pidfd: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    order = rig.order("last for ever")
+    backend.launch(order)
+    monkeypatch.setattr(signal, "pidfd_send_signal", refused)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.0))
+    assert backend.observe(order.attempt_id) == Live(order.holder.pid)
+    monkeypatch.undo()
+    os.kill(order.holder.pid, signal.SIGKILL)
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+
+
+def test_the_next_server_takes_over_what_lives_and_ends_what_died_meanwhile(rig, reports):
+    first = rig.backend()
+    first.open(reports)
+    living, dead, cancelled = (rig.order("last for ever") for _ in range(3))
+    first.launch(living, dead, cancelled)
+    first.stop(cancelled.attempt_id, StopOrder("cancelled", signal=signal.SIGCONT, grace_s=1000.0))
+    first.close()
+    for order in (dead, cancelled):
+        os.kill(order.holder.pid, signal.SIGKILL)
+        rig.until(lambda pid=order.holder.pid: procs.start_time(pid) is None, "it is dead")
+    assert reports.exit(dead.attempt_id) is None, "nobody looked"
+    later = Reports()
+    second = rig.backend()
+    second.open(later)
+    try:
+        assert second.observe(living.attempt_id) == Live(living.holder.pid)
+        assert second.observe(dead.attempt_id).cause is Cause.RELEASED
+        assert second.observe(cancelled.attempt_id).cause is Cause.CANCELLED, "what was asked for is remembered"
+        assert set(second.strays()) == {living.attempt_id, dead.attempt_id, cancelled.attempt_id}
+        os.kill(living.holder.pid, signal.SIGKILL)
+        assert rig.end_of(later, living).cause is Cause.RELEASED, "an adopted one is watched"
+    finally:
+        second.close()
+
+
+def test_a_lease_of_the_boot_before_is_over(rig, backend, tmp_path):
+    order = rig.order("last for ever")
+    record = {"pid": order.holder.pid, "start": order.holder.start_ticks, "boot_id": "x", "tick": 1e6}
+    path = tmp_path / "leases" / order.attempt_id
+    path.write_text(json.dumps({**record, "cause": "released", "brood": []}))
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal=9, grace_s=0.0))
+    end = backend.observe(order.attempt_id)
+    assert (end.cause, end.ended_tick, end.message) == (Cause.RELEASED, None, "the machine restarted")
+    assert rig.people[-1].poll() is None
+
+
+def test_forgetting_and_purging(rig, backend, reports):
+    kept, gone, living = rig.order("last for ever"), rig.order("last for ever"), rig.order("last for ever")
+    backend.launch(kept, gone, living)
+    for order in (kept, gone):
+        os.kill(order.holder.pid, signal.SIGKILL)
+        rig.end_of(reports, order)
+    backend.forget(gone.attempt_id)
+    backend.forget(gone.attempt_id)
+    assert set(backend.strays()) == {kept.attempt_id, living.attempt_id}
+    assert isinstance(backend.observe(gone.attempt_id), Exit), "still known"
+    assert backend.purge(0.0) == 0
+    assert backend.purge(1e12) == 1
+    assert backend.observe(gone.attempt_id) == Absent()
+    assert isinstance(backend.observe(kept.attempt_id), Exit)
+    assert isinstance(backend.observe(living.attempt_id), Live)
+
+
+def test_cancel_release_and_death_at_once_make_one_end(rig, backend, reports):
+    for _ in range(20):
+        order = rig.order("last for ever")
+        backend.launch(order)
+        acts: list[Callable[[], None]] = [
+            lambda o=order: backend.stop(o.attempt_id, StopOrder("cancelled", grace_s=0.0)),  # type: ignore[misc]
+            lambda o=order: backend.stop(o.attempt_id, StopOrder("released")),  # type: ignore[misc]
+            lambda o=order: os.kill(o.holder.pid, signal.SIGKILL),  # type: ignore[misc]
+            lambda o=order: backend.launch(o),  # type: ignore[misc]
+        ]
+        threads = [threading.Thread(target=act) for act in acts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        end = rig.end_of(reports, order)
+        assert backend.observe(order.attempt_id) == end
+        ends = {each.exit for each in reports.of(order.attempt_id) if isinstance(each, Ended)}
+        assert ends == {end}, "however often it is told, it is the same end"
+
+
+def test_hundreds_of_leases_cost_no_descriptor_once_they_are_over(rig, backend, reports):
+    before = len(os.listdir("/proc/self/fd"))
+    holder = rig.person(sys.executable, "-c", "import time; time.sleep(1000)")
+    orders = [rig.order("succeed", holder=holder) for _ in range(300)]
+    backend.launch(*orders)
+    os.kill(holder.pid, signal.SIGKILL)
+    for order in orders:
+        rig.end_of(reports, order)
+    pipes = len(rig.people)
+    rig.until(lambda: len(os.listdir("/proc/self/fd")) <= before + pipes, "every watch is closed")

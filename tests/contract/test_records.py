@@ -1,0 +1,227 @@
+"""The doors' small documents, edits of runs that ended, and whose database it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rota.adapters.store import store as store_module
+from rota.adapters.store.compare import compare
+from rota.adapters.store.house import FILE, bind_house
+from rota.adapters.store.store import SqlStore
+from rota.app.ports import RunFilter, StoreUnusable
+from rota.core import events as e
+from rota.core.run import RunState
+from tests.contract.conftest import Opener
+from tests.contract.house import House, cluster
+from tests.contract.postgres import Postgres
+
+
+def put(house: House, kind: str, name: str, body: str, *, parent: str = "", by: str = "ann") -> int:
+    house.do(e.RecordPut(at=house.now, by=by, kind=kind, id=name, parent=parent, body=body))
+    return house.state.version
+
+
+def test_a_record_keeps_who_made_it_and_when(store: SqlStore) -> None:
+    house = House(store)
+    seq = put(house, "sweep", "s", '{"a":1}')
+    made_at = house.now
+    house.commit()
+    house.now += 50
+    put(house, "sweep", "s", '{"a":2}', parent="p", by="bob")
+    house.commit()
+    record = store.record("sweep", "s")
+    assert record is not None
+    assert (record.seq, record.at, record.by) == (seq, made_at, "ann")
+    assert (record.body, record.parent) == ({"a": 2}, "p")
+    assert store.record("alert", "s") is None
+    put(house, "sweep", "s", "")
+    house.commit()
+    assert store.record("sweep", "s") is None
+
+
+def test_one_batch_writes_removes_and_writes_again(store: SqlStore) -> None:
+    house = House(store)
+    put(house, "alert", "a", '{"n":1}')
+    put(house, "alert", "b", '{"n":1}')
+    house.commit()
+    put(house, "alert", "a", "")
+    again = put(house, "alert", "a", '{"n":2}', by="bob")
+    put(house, "alert", "a", '{"n":3}')
+    put(house, "alert", "b", '{"n":2}')
+    put(house, "alert", "b", "")
+    put(house, "alert", "c", '{"n":1}')
+    put(house, "alert", "c", "")
+    house.commit()
+    (record,) = store.records("alert")
+    assert (record.id, record.seq, record.by, record.body) == ("a", again, "bob", {"n": 3})
+
+
+def test_pages_of_records_newest_first(store: SqlStore) -> None:
+    house = House(store)
+    for n in range(25):
+        put(house, "alert", f"a{n:02}", f'{{"n":{n}}}', parent=f"run{n % 2}")
+    put(house, "sweep", "other", "{}", parent="run0")
+    house.commit()
+    seen: list[int] = []
+    before: int | None = None
+    while page := store.records("alert", before=before, limit=10):
+        seen += [record.body["n"] for record in page]
+        before = page[-1].seq
+    assert seen == list(range(24, -1, -1))
+    assert [record.body["n"] for record in store.records("alert", parent="run1", limit=3)] == [23, 21, 19]
+    assert store.records("alert", limit=-1) == []
+    assert [store.count_records("alert", most) for most in (1, 25, 100)] == [1, 25, 25]
+
+
+@pytest.mark.parametrize("odd", ["nul\0", "\x1a001a", "é你好", "half \udc80", "'; DROP TABLE records; --", "a\x1fb"])
+def test_names_of_records_are_only_text(store: SqlStore, odd: str) -> None:
+    house = House(store)
+    put(house, odd, odd, '{"x":"\\ud83d"}', parent=odd, by=odd)
+    house.commit()
+    record = store.record(odd, odd)
+    assert record is not None
+    assert (record.kind, record.id, record.parent, record.by) == (odd, odd, odd, odd)
+    assert store.records(odd, parent=odd) == [record]
+    assert compare(store.replay(), store.load()) == []
+
+
+def test_what_belongs_to_a_run_goes_with_it(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bounded bites: no call to compact takes more rows of a table than it should."""
+    monkeypatch.setattr(store_module, "DROPPED_AT_ONCE", 10)
+    house = House(store)
+    cluster(house)
+    old, young = house.submit(), house.submit()
+    for n in range(25):
+        put(house, "alert", f"old{n}", "{}", parent=old.id)
+    put(house, "workspace", young.id, "{}", parent=young.id)
+    put(house, "sweep", "s", "{}")
+    house.end(old.id)
+    house.commit()
+    house.now += 100
+    house.end(young.id)
+    house.commit()
+    bites = []
+    while went := store.compact(house.state, before=0.0, keep_runs_since=house.now - 50):
+        bites.append(went)
+    assert bites == [10, 10, 6], "25 alerts, and the run with the last of them"
+    assert store.records("alert") == []
+    assert [run.id for run in store.runs(RunFilter())] == [young.id]
+    assert store.record("workspace", young.id) is not None
+    assert store.record("sweep", "s") is not None
+
+
+def test_a_run_that_ended_can_be_renamed_and_put_away(store: SqlStore) -> None:
+    house = House(store)
+    cluster(house)
+    run = house.submit(env={"A": "1"})
+    house.plan()
+    house.commit()
+    house.finish(run.id)
+    house.commit()
+    ended = store.run(run.id)
+    assert ended is not None
+    house.edit(ended, name="new", group="g", labels={"a": "b"}, env={"A": "2"})
+    renamed = house.state.touched[run.id]
+    house.archive(renamed, True)
+    house.commit()
+    stored = store.run(run.id)
+    assert stored is not None
+    assert (stored.spec.name, stored.spec.group, stored.spec.labels, stored.spec.env) == (
+        "new",
+        "g",
+        {"a": "b"},
+        {"A": "2"},
+    )
+    assert (stored.archived_at, stored.state) == (house.now, RunState.SUCCEEDED)
+    assert stored.past == ended.past
+    assert run.id not in house.state.runs
+    assert compare(store.replay(), store.load()) == []
+    assert store.counts()[RunState.SUCCEEDED] == 0
+    house.archive(stored, False)
+    house.commit()
+    assert store.counts()[RunState.SUCCEEDED] == 1
+
+
+def test_a_run_submitted_and_edited_in_one_batch(store: SqlStore) -> None:
+    house = House(store)
+    run = house.submit(name="first", group="g")
+    house.edit(run, name="second", group="h")
+    house.commit()
+    stored = store.run(run.id)
+    assert stored is not None
+    assert (stored.spec.name, stored.spec.group) == ("second", "h")
+    assert [found.id for found in store.runs(RunFilter(group="h"))] == [run.id]
+    assert store.runs(RunFilter(group="g")) == []
+    assert compare(house.state, store.load()) == []
+
+
+def test_caps_come_back(where: str, opener: Opener) -> None:
+    house = House(opener(where))
+    house.do(e.GroupCapped(at=house.now, group="s1", limit=3), e.GroupCapped(at=house.now, group="s2", limit=1))
+    house.do(e.GroupCapped(at=house.now, group="s2", limit=0))
+    house.commit()
+    assert house.store.load().caps == {"s1": 3}
+    house.store.compact(house.state, before=1e12, keep_runs_since=0.0)
+    assert house.store.replay().caps == {"s1": 3}, "from the checkpoint"
+
+
+# -- whose database it is -------------------------------------------------------------------------------------------
+@pytest.fixture
+def active(postgres: Postgres, tmp_path: Path, opener: Opener) -> tuple[str, House]:
+    """A database with one active run, bound to the directory `one`."""
+    url = postgres.new_database()
+    house = House(opener(url))
+    (tmp_path / "one").mkdir()
+    bind_house(house.store, tmp_path / "one")
+    cluster(house)
+    house.submit()
+    house.plan()
+    house.commit()
+    house.store.close()
+    return url, house
+
+
+def test_another_directory_is_refused_while_runs_are_active(
+    active: tuple[str, House], tmp_path: Path, opener: Opener
+) -> None:
+    url, _ = active
+    (tmp_path / "two").mkdir()
+    store = opener(url)
+    with pytest.raises(StoreUnusable) as refusal:
+        bind_house(store, tmp_path / "two")
+    assert str(tmp_path / "one") in str(refusal.value)
+    assert str(tmp_path / "two") in str(refusal.value)
+    bind_house(store, tmp_path / "one")  # its own is let in, also after the refusal
+    bind_house(store, tmp_path / "one")
+
+
+def test_a_moved_directory_is_still_the_same_house(active: tuple[str, House], tmp_path: Path, opener: Opener) -> None:
+    url, _ = active
+    (tmp_path / "one").rename(tmp_path / "elsewhere")
+    bind_house(opener(url), tmp_path / "elsewhere")
+
+
+def test_an_idle_database_goes_to_whoever_opens_it(active: tuple[str, House], tmp_path: Path, opener: Opener) -> None:
+    url, house = active
+    store = opener(url)
+    house.restart(store)
+    (run,) = house.state.runs.values()
+    house.finish(run.id)
+    house.commit()
+    (tmp_path / "two").mkdir()
+    bind_house(store, tmp_path / "two")
+    house.submit()
+    house.plan()
+    house.commit()
+    with pytest.raises(StoreUnusable, match="two"):
+        bind_house(store, tmp_path / "one")
+    assert compare(house.state, store.load()) == [], "the name of the house is no part of the state"
+
+
+def test_a_damaged_name_is_not_replaced(active: tuple[str, House], tmp_path: Path, opener: Opener) -> None:
+    url, _ = active
+    (tmp_path / "one" / FILE).write_text("what?")
+    with pytest.raises(StoreUnusable, match=FILE):
+        bind_house(opener(url), tmp_path / "one")
