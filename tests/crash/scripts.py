@@ -28,8 +28,8 @@ Ack = Callable[..., None]
 
 @contextmanager
 def server(data_dir: str) -> Iterator[Service]:
-    with open_rota(Settings(Path(data_dir), simulated=(2, 8), probe_every_s=3600, tidy_every_s=3600)) as service:
-        yield service
+    with open_rota(Settings(Path(data_dir), simulated=(2, 8), probe_every_s=3600, tidy_every_s=3600)) as rota:
+        yield rota.service
 
 
 def acknowledger(path: str) -> Ack:

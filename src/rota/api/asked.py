@@ -84,7 +84,7 @@ class Extras(Body):
 
 
 def gpus_by_default(house: House) -> int:
-    return 1 if house.service.view().total_gpus() else 0
+    return 1 if any(node.gpus for node in house.service.nodes().values()) else 0
 
 
 def spec_of(

@@ -13,8 +13,10 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
 
 from rota.api.answers import Json, dumps
 from rota.api.gate import COOKIE, Known, Turned
@@ -31,7 +33,8 @@ MAX_BODY = 4 << 20
 BODY_WITHIN_S = 30.0
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login"})
-OPEN_BELOW = ("/prompt-skills", "/static/")  # to read
+OPEN_TO_READ = frozenset({"/prompt-skills"})
+OPEN_BELOW = ("/prompt-skills/", "/static/")  # to read
 LEASE_PATHS = frozenset({"/status", "/jobs", "/acquire", "/release"})
 STRANGER = Principal("anonymous", Role.VIEWER)  # on an open route, without a token
 OWNER_OF_PID = Principal("anonymous", Role.USER)  # at the lease door's own port: whose pid it names decides
@@ -58,7 +61,7 @@ class Guard:
         self._house = house
         self._lease_port = lease_port  # only the lease door's routes are behind it
         self._needs_no_token = lease_port and loopback
-        self._hosts = {"localhost", socket.gethostname().lower(), *house.settings.allowed_hosts}
+        self._hosts = _own_names(house.settings.host, house.settings.server_url) | {*house.settings.allowed_hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -77,14 +80,14 @@ class Guard:
     def _examine(self, scope: Scope, headers: _Headers) -> Turned | None:
         peer = PEER.fullmatch((scope.get("client") or ("",))[0])
         if peer is None:  # on the unix socket there is no browser, and no name to rebind
-            turned = self._browser(headers)
+            turned = self._browser(headers, scope.get("method", "GET"))
             if turned is not None:
                 return turned
         if headers.length > MAX_BODY:
             return Turned(413, f"the body is larger than {MAX_BODY} bytes")
         return self._identify(scope, headers, int(peer[1]) if peer else None)
 
-    def _browser(self, headers: _Headers) -> Turned | None:
+    def _browser(self, headers: _Headers, method: str) -> Turned | None:
         """A page of another site must not call us, neither under its own name (Origin) nor under one that it made
         resolve to this machine (Host)."""
         host = headers.host
@@ -93,7 +96,8 @@ class Guard:
         origin = headers.origin
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
             return Turned(403, f"pages of {origin[:100]!r} may not call this server")
-        if origin is None and headers.fetch_site in ("cross-site", "same-site") and headers.fetch_mode != "navigate":
+        link = headers.fetch_mode == "navigate" and method in SAFE  # a person may follow one from anywhere
+        if origin is None and headers.fetch_site in ("cross-site", "same-site") and not link:
             return Turned(403, "pages of other sites may not call this server")
         return None
 
@@ -144,7 +148,17 @@ class Guard:
 
 
 def is_open(path: str, method: str) -> bool:
-    return path in OPEN or (method in SAFE and path.startswith(OPEN_BELOW))
+    return path in OPEN or (method in SAFE and (path in OPEN_TO_READ or path.startswith(OPEN_BELOW)))
+
+
+def _own_names(host: str, url: str) -> set[str]:
+    """Under which this server is reached without being told more: as the machine is called, and as it was started."""
+    machine = socket.gethostname().lower()
+    try:
+        told = urlsplit(url).hostname or ""
+    except ValueError:
+        told = ""
+    return {"localhost", machine, machine.partition(".")[0], host.lower(), told} - {""}
 
 
 class _Headers:
@@ -166,9 +180,9 @@ class _Headers:
                 case b"origin":
                     self.origin = value.decode("latin-1")
                 case b"x-auth-token":
-                    self.token = value.decode("latin-1") or self.token
+                    self.token = value.decode("utf-8", "surrogateescape") or self.token  # as a variable would hold it
                 case b"authorization":
-                    scheme, _, rest = value.decode("latin-1").partition(" ")
+                    scheme, _, rest = value.decode("utf-8", "surrogateescape").partition(" ")
                     if scheme.lower() == "bearer" and self.token is None:
                         self.token = rest.strip() or None
                 case b"cookie":
@@ -182,34 +196,41 @@ class _Headers:
 
 
 def _session(header: str) -> str | None:
-    try:
-        morsel = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return None
-    return None if morsel is None else morsel.value
+    """By hand: browsers send cookies of all ports of this host, and one odd neighbour must not hide ours."""
+    for part in header.split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE:
+            return value.strip('"')
+    return None
 
 
 def _bounded(receive: Receive) -> Receive:
     """No more than MAX_BODY, and not for ever."""
     size = 0
     whole = False
+    deadline: float | None = None
 
     async def bounded() -> Message:
-        nonlocal size, whole
+        nonlocal size, whole, deadline
         if whole:  # waiting for the client to go, which may take as long as the answer
             return await receive()
+        if deadline is None:  # for all of it: a byte now and then does not buy time
+            deadline = asyncio.get_running_loop().time() + BODY_WITHIN_S
         try:
-            async with asyncio.timeout(BODY_WITHIN_S):
+            async with asyncio.timeout_at(deadline):
                 message = await receive()
         except TimeoutError:
-            return {"type": "http.disconnect"}
+            raise HTTPException(408, f"the body did not come within {BODY_WITHIN_S:g} s", _CLOSE) from None
         size += len(message.get("body", b""))
         if size > MAX_BODY:
-            return {"type": "http.disconnect"}
+            raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes", _CLOSE)
         whole = not message.get("more_body", False)
         return message
 
     return bounded
+
+
+_CLOSE = {"Connection": "close"}  # what is still to come is not waited for
 
 
 def _adding_headers(send: Send) -> Send:

@@ -7,7 +7,9 @@ import pwd
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rota.api.bell import Bell
 from rota.api.gate import Gate
+from rota.api.groups import Groups
 from rota.api.hub import Hub
 from rota.api.limits import Buckets
 from rota.app.authz import Principal, Role
@@ -34,14 +36,16 @@ class House:
     version: str
     people: Buckets = field(default_factory=lambda: Buckets(20_000.0, 40_000.0))
     agents: Buckets = field(init=False)
+    groups: Groups = field(init=False)
+    bell: Bell = field(init=False)
+    workdir: str = field(init=False)  # of runs that name none
 
     def __post_init__(self) -> None:
         calls = self.settings.agent_calls
         self.agents = Buckets(calls / 60.0, max(10.0, calls / 5.0))
-
-    @property
-    def workdir(self) -> str:
-        return self.settings.workdir or os.getcwd()
+        self.groups = Groups(self.service)
+        self.bell = Bell(self.service)
+        self.workdir = self.settings.workdir or os.getcwd()  # once: asking the kernel at every submit is dear
 
     def may_see(self, who: Principal, run: Run) -> bool:
         """A lab's habit is that everybody sees everybody's runs; `private` hides other people's."""
@@ -57,20 +61,20 @@ class House:
             if asked and asked != pwd.getpwuid(os.geteuid()).pw_name:
                 raise Forbidden("account: this server does not run as root, so every run has its account", "account")
             return None
-        if asked or who.role is Role.ADMIN:
+        if who.role is Role.ADMIN:
             return asked
-        for name in (who.owner, self.settings.run_as):
-            if name and _exists(name):
+        for name in (asked,) if asked else (who.owner, self.settings.run_as):
+            if name and _is_persons(name):
                 return name
         raise Forbidden(
-            f"{who.owner} has no account on this machine to run as; make one, "
+            f"{asked or who.owner} has no account on this machine to run as; make one, "
             "or let the server be started with --run-as ACCOUNT"
         )
 
 
-def _exists(account: str) -> bool:
+def _is_persons(account: str) -> bool:
+    """It exists, and is not root under whatever name."""
     try:
-        pwd.getpwnam(account)
-    except KeyError:
+        return pwd.getpwnam(account).pw_uid != 0
+    except (KeyError, ValueError):  # ValueError: a name that holds NUL
         return False
-    return True

@@ -17,6 +17,7 @@ from rota.api.render.events import as_message
 from rota.app.errors import NotFound
 from rota.app.service import Service
 from rota.core import events as e
+from rota.core.run import ENDED
 
 RING = 10_000
 FROM_STORE = 500
@@ -72,18 +73,19 @@ class Hub:
             if message is not None:
                 self._ring.append(Told(seq, dumps(message), self._owner(event)))
         if len(self._ring) > 2 * RING:
-            self._floor = self._ring[RING - 1].seq
-            del self._ring[:RING]
-            self._base += RING
+            oldest = len(self._ring) - RING
+            self._floor = self._ring[oldest - 1].seq
+            del self._ring[:oldest]
+            self._base += oldest
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     def _owner(self, event: e.Event) -> str | None:
         if not isinstance(event, e.RunEvent):
-            return None
+            return _writer(event)
         if isinstance(event, e.RunSubmitted):
             self._owners[event.run_id] = event.user
-        if isinstance(event, e.RunEnded) or (isinstance(event, e.AttemptEnded) and event.next != "queued"):
+        if isinstance(event, e.RunEnded) or (isinstance(event, e.AttemptEnded) and event.next in ENDED):
             return self._owners.pop(event.run_id, "")
         return self._owners.get(event.run_id, "")
 
@@ -94,12 +96,14 @@ class Hub:
         self.watchers += 1
         try:
             place = self.last if after is None else min(after, self.last)
-            while place < self._floor:
-                missed = await asyncio.to_thread(self._missed, place)
-                place = missed[-1][0] if missed else self._floor
-                for _, told in missed:
+            while place < (floor := self._floor):
+                missed = await asyncio.to_thread(self._missed, place, floor)
+                for seq, told in missed:
+                    place = seq
                     if told is not None:
                         yield told
+                if not missed:
+                    place = floor
             index = self._base + bisect_right(self._ring, place, key=lambda told: told.seq)
             async for news in self._follow(index, pause_s):
                 yield news
@@ -123,10 +127,13 @@ class Hub:
             except TimeoutError:
                 yield None
 
-    def _missed(self, after: int) -> list[tuple[int, Told | None]]:
+    def _missed(self, after: int, floor: int) -> list[tuple[int, Told | None]]:
+        """From the store, up to where the ring takes over: what is newer may be on its way into the ring."""
         found = []
         owners: dict[str, str] = {}
         for stored in self._service.events(after, FROM_STORE):
+            if stored.seq > floor:
+                break
             message = as_message(stored.seq, stored.event)
             told = None
             if message is not None:
@@ -136,10 +143,15 @@ class Hub:
 
     def _owner_then(self, event: e.Event, owners: dict[str, str]) -> str | None:
         if not isinstance(event, e.RunEvent):
-            return None
+            return _writer(event)
         if event.run_id not in owners:
             try:
                 owners[event.run_id] = self._service.run(event.run_id).user
             except NotFound:  # dropped by retention since
                 owners[event.run_id] = ""
         return owners[event.run_id]
+
+
+def _writer(event: e.Event) -> str | None:
+    """Sweeps and documents are somebody's, too: whose, the event does not say, but who wrote it."""
+    return event.by if isinstance(event, e.RecordPut | e.GroupCapped) else None

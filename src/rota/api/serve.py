@@ -26,7 +26,8 @@ from rota.app.errors import CannotStart
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
-FIRST_REQUEST_WITHIN_S = 30.0
+HEAD_WITHIN_S = 30.0
+MAX_HEAD = 1 << 16
 PARTING_S = 3
 MAX_CONNECTIONS = 25_000
 
@@ -170,7 +171,8 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(HttpToolsProtocol):
-    """Knows who is on the other end of the unix socket, and does not wait for ever for a first request."""
+    """Knows who is on the other end of the unix socket, and waits neither for ever nor for any amount of bytes for the
+    head of a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -179,15 +181,38 @@ class _Connection(HttpToolsProtocol):
             size = struct.calcsize("3i")
             _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
             self.client = (f"uid={uid}", 0)
-        self._patience = self.loop.call_later(FIRST_REQUEST_WITHIN_S, self._give_up)
+        self._head = 0  # bytes of one that is not whole yet
+        self._in_body = False
+        self._patience: asyncio.TimerHandle | None = self.loop.call_later(HEAD_WITHIN_S, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._patience.cancel()
+        self._calm()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        if not self._in_body:
+            self._head += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._head > MAX_HEAD:
+            self.send_400_response(f"The head of a request may have {MAX_HEAD} bytes.")
+        elif self._patience is None and self.cycle.response_complete:  # a next head, or a body that was refused
+            self._patience = self.loop.call_later(HEAD_WITHIN_S, self._give_up)
+
     def on_headers_complete(self) -> None:
-        self._patience.cancel()
+        self._calm()
+        self._head, self._in_body = 0, True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
+    def _calm(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def _give_up(self) -> None:
         if not self.transport.is_closing():

@@ -19,6 +19,7 @@ from rota.api.render.words import gpu_names
 from rota.app.authz import Principal
 from rota.app.views import View
 from rota.core.node import Gpu, Node
+from rota.core.resources import gpu_count
 from rota.core.run import Run
 
 HIDDEN = "hidden"  # the name of a holder whom the caller may not see
@@ -159,6 +160,10 @@ class Picture:
             "allocated_at": run.attempt.planned_at,
             "user": holder["user"],
         }
+
+
+def _holds(run: Run) -> bool:
+    return run.attempt is not None and gpu_count(run.attempt.placement) > 0
 
 
 def _status(node: Node, gpu: Gpu, run: Run | None) -> tuple[str, str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-Doc = Mapping[str, Any]
-METHODS = ("get", "post", "put", "patch", "delete")
-DEPTH = 4  # of an example made from a schema
+from rota.api.render.schema import METHODS, Doc, body_schema, curl, resolve, type_of
 
 
 def page(doc: Doc) -> str:
@@ -44,10 +42,10 @@ def _operation(doc: Doc, path: str, method: str, operation: Doc) -> str:
     if operation.get("description"):
         parts.append(f"<p>{escape(operation['description'])}</p>")
     parts.append(_parameters(operation.get("parameters", ())))
-    schema = _body_schema(operation)
+    schema = body_schema(operation)
     if schema is not None:
         parts.append("<h4>Body</h4>" + _fields(doc, schema))
-    parts.append(f"<h4>Try</h4><pre>{escape(_curl(doc, path, method, operation, schema))}</pre>")
+    parts.append(f"<h4>Try</h4><pre>{escape(curl(doc, path, method, operation, schema))}</pre>")
     parts.append("<h4>Answers</h4><ul>" + "".join(_answers(doc, operation)) + "</ul>")
     return f'<details id="{escape(operation["operationId"])}">{"".join(parts)}</details>'
 
@@ -55,22 +53,17 @@ def _operation(doc: Doc, path: str, method: str, operation: Doc) -> str:
 def _parameters(parameters: Any) -> str:
     rows = "".join(
         f"<tr><td><code>{escape(p['name'])}</code></td><td>{escape(p['in'])}</td>"
-        f"<td>{escape(_type(p.get('schema', {})))}</td><td>{escape(p.get('description', ''))}</td></tr>"
+        f"<td>{escape(type_of(p.get('schema', {})))}</td><td>{escape(p.get('description', ''))}</td></tr>"
         for p in parameters
     )
     return f"<table><tr><th>name</th><th>in</th><th>type</th><th></th></tr>{rows}</table>" if rows else ""
 
 
-def _body_schema(operation: Doc) -> Doc | None:
-    content = operation.get("requestBody", {}).get("content", {}).get("application/json")
-    return None if content is None else content.get("schema", {})
-
-
 def _fields(doc: Doc, schema: Doc) -> str:
-    shape = _resolve(doc, schema)
+    shape = resolve(doc, schema)
     required = shape.get("required", ())
     rows = "".join(
-        f"<tr><td><code>{escape(name)}</code>{' *' if name in required else ''}</td><td>{escape(_type(field))}</td>"
+        f"<tr><td><code>{escape(name)}</code>{' *' if name in required else ''}</td><td>{escape(type_of(field))}</td>"
         f"<td>{escape(_default(field))}</td><td>{escape(field.get('description', ''))}</td></tr>"
         for name, field in shape.get("properties", {}).items()
     )
@@ -81,74 +74,8 @@ def _default(field: Doc) -> str:
     return json.dumps(field["default"]) if "default" in field else ""
 
 
-def _type(schema: Doc) -> str:
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    if "anyOf" in schema:
-        return " or ".join(_type(option) for option in schema["anyOf"])
-    if "enum" in schema:
-        return " | ".join(map(str, schema["enum"]))
-    kind = str(schema.get("type", "any"))
-    if kind == "array":
-        return f"list of {_type(schema.get('items', {}))}"
-    bounds = [f"{word} {schema[key]}" for key, word in _BOUNDS.items() if key in schema]
-    return f"{kind} ({', '.join(bounds)})" if bounds else kind
-
-
-_BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
-
-
-def _resolve(doc: Doc, schema: Doc) -> Doc:
-    for option in schema.get("anyOf", ()):
-        if "$ref" in option:
-            schema = option
-            break
-    if "$ref" not in schema:
-        return schema
-    found: Doc = doc["components"]["schemas"][str(schema["$ref"]).rpartition("/")[2]]
-    return found
-
-
-def _curl(doc: Doc, path: str, method: str, operation: Doc, schema: Doc | None) -> str:
-    words = ["curl"]
-    if method != "get":
-        words.append(f"-X {method.upper()}")
-    words += ['-H "X-Auth-Token: $ROTA_TOKEN"', f'"$ROTA_URL{path}"']
-    if schema is not None:
-        content = operation["requestBody"]["content"]["application/json"]
-        example = content.get("example", _example(doc, schema, DEPTH))
-        words.append(f"\\\n  -H 'Content-Type: application/json' -d '{json.dumps(example)}'")
-    return " ".join(words)
-
-
-def _example(doc: Doc, schema: Doc, depth: int) -> Any:
-    shape = _resolve(doc, schema)
-    for key in ("example", "default", "const"):
-        if key in shape:
-            return shape[key]
-    if shape.get("examples"):
-        return shape["examples"][0]
-    if "enum" in shape:
-        return shape["enum"][0]
-    if "anyOf" in shape:
-        return _example(doc, shape["anyOf"][0], depth)
-    match shape.get("type"):
-        case "object" if depth and "properties" in shape:
-            wanted = shape.get("required") or list(shape["properties"])[:3]
-            return {name: _example(doc, shape["properties"][name], depth - 1) for name in wanted}
-        case "object":
-            return {}
-        case "array":
-            return [_example(doc, shape.get("items", {}), depth - 1)] if depth else []
-        case "integer" | "number":
-            return shape.get("minimum", 1)
-        case "boolean":
-            return False
-    return "..."
-
-
 def _answers(doc: Doc, operation: Doc) -> Iterator[str]:
     for status, answer in operation.get("responses", {}).items():
         schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
-        named = f" <code>{escape(_type(schema))}</code>" if schema and status.startswith("2") else ""
+        named = f" <code>{escape(type_of(schema))}</code>" if schema and status.startswith("2") else ""
         yield f"<li><code>{escape(status)}</code>{named} {escape(answer.get('description', ''))}</li>"

@@ -68,7 +68,7 @@ class Renderer:
     """For one answer: what is the same for all runs in it is looked up once."""
 
     def __init__(self, house: House) -> None:
-        self._simulated = simulated(house.service.view().nodes)
+        self._simulated = simulated(house.service.nodes())
         self._checkpoints = house.settings.data_dir.expanduser().absolute() / "checkpoints"
 
     def run(self, run: Run, past: Sequence[PastAttempt] | None = None) -> dict[str, Any]:

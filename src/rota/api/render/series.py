@@ -23,8 +23,8 @@ class Point(BaseModel):
 
 class Loss(BaseModel):
     step: float
-    trainLoss: float  # noqa: N815 - as the charts read it
-    valLoss: float | None = None  # noqa: N815
+    trainLoss: float
+    valLoss: float | None = None
 
 
 class Latest(BaseModel):
@@ -36,9 +36,9 @@ class Latest(BaseModel):
 class Charts(BaseModel):
     """All of it, or nothing where there is no metric."""
 
-    metricSeries: dict[str, list[Point]] | None = None  # noqa: N815
-    metricKeys: list[str] | None = None  # noqa: N815
-    lossHistory: list[Loss] | None = None  # noqa: N815
+    metricSeries: dict[str, list[Point]] | None = None
+    metricKeys: list[str] | None = None
+    lossHistory: list[Loss] | None = None
     metrics: Latest | None = None
 
 

@@ -1,0 +1,56 @@
+"""Tells those who watch one run that something happened to it, so that they need not keep asking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rota.app.errors import Unavailable
+from rota.app.service import Service
+from rota.core import events as e
+
+MAX_WATCHERS = 2000
+
+
+class Bell:
+    def __init__(self, service: Service) -> None:
+        self._watching: dict[str, set[asyncio.Event]] = {}
+        self._count = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        service.subscribe(self._hear)
+
+    @contextmanager
+    def watch(self, run_id: str) -> Iterator[asyncio.Event]:
+        """An event that is set when something happened; whoever waits for it clears it."""
+        if self._count >= MAX_WATCHERS:
+            raise Unavailable(f"{MAX_WATCHERS} logs are being followed already; try again later")
+        self._loop = asyncio.get_running_loop()
+        bell = asyncio.Event()
+        self._watching.setdefault(run_id, set()).add(bell)
+        self._count += 1
+        try:
+            yield bell
+        finally:
+            self._count -= 1
+            others = self._watching[run_id]
+            others.discard(bell)
+            if not others:
+                del self._watching[run_id]
+
+    @property
+    def full(self) -> bool:
+        return self._count >= MAX_WATCHERS
+
+    def _hear(self, first: int, events: Sequence[e.Event]) -> None:
+        """On the writer's thread: hand over and return at once."""
+        if not self._watching:
+            return
+        touched = {event.run_id for event in events if isinstance(event, e.RunEvent) and event.run_id in self._watching}
+        if touched and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._ring, touched)
+
+    def _ring(self, run_ids: set[str]) -> None:
+        for run_id in run_ids:
+            for bell in self._watching.get(run_id, ()):
+                bell.set()

@@ -1,0 +1,59 @@
+"""Which events of runs belong into somebody's journey, without ever reading all there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rota.api.house import House
+from rota.api.render.journey import entries
+from rota.app.authz import Principal
+from rota.app.errors import NotFound
+from rota.app.ports import RunFilter, StoredEvent
+from rota.core import events as e
+from rota.core.run import Run
+
+NEWEST_EVENTS = 5000  # looked through when nothing narrower is asked for
+NEWEST_RUNS = 1000  # looked through for those of a session
+PER_RUN = 500
+PER_SESSION = 200  # runs
+
+
+def happened(
+    house: House, who: Principal, run_id: str | None, session_id: str | None, limit: int
+) -> list[dict[str, Any]]:
+    """The newest `limit`, newest first."""
+    found: list[dict[str, Any]] = []
+    runs: dict[str, Run | None] = {}
+    for stored in _events(house, run_id, session_id):
+        if len(found) >= limit:
+            break
+        if not isinstance(stored.event, e.RunEvent):
+            continue
+        run = _run(house, who, stored.event.run_id, runs)
+        if run is not None and session_id in (None, run.spec.labels.get("chat_session_id")):
+            found += reversed(list(entries(stored, run)))
+    return found[:limit]
+
+
+def _events(house: House, run_id: str | None, session_id: str | None) -> Sequence[StoredEvent]:
+    """Newest first."""
+    service = house.service
+    if run_id is not None:
+        return service.events(0, PER_RUN, run_id)[::-1]
+    if session_id is None:
+        return service.events(max(0, service.view().version - NEWEST_EVENTS), NEWEST_EVENTS)[::-1]
+    newest = service.runs(RunFilter(limit=NEWEST_RUNS))
+    mine = [run for run in newest if run.spec.labels.get("chat_session_id") == session_id]
+    found = [stored for run in mine[:PER_SESSION] for stored in service.events(0, PER_RUN, run.id)]
+    return sorted(found, key=lambda stored: stored.seq, reverse=True)
+
+
+def _run(house: House, who: Principal, run_id: str, known: dict[str, Run | None]) -> Run | None:
+    if run_id not in known:
+        try:
+            run = house.service.run(run_id)
+            known[run_id] = run if house.may_see(who, run) else None
+        except NotFound:  # retention took it
+            known[run_id] = None
+    return known[run_id]

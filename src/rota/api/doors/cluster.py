@@ -1,0 +1,159 @@
+"""The cluster: what it is, and how many runs are where."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from rota.api.act import act
+from rota.api.answers import Json
+from rota.api.asked import Body, Word
+from rota.api.depends import Caller, DryRun, HouseDep
+from rota.api.dry import marked
+from rota.api.faults import faults
+from rota.api.house import House
+from rota.api.survey import KIND, LABELS, MANUAL, SOURCES, STATUSES, Survey, type_of
+from rota.app.authz import Act, Principal, authorise
+from rota.app.commands import Draft, PutRecord
+from rota.app.errors import NotFound
+from rota.app.ports import Record
+from rota.core.run import RunState
+
+router = APIRouter(tags=["cluster"])
+MOST_DETAILS = 100_000  # characters
+
+
+class ClusterShape(BaseModel):
+    type: str
+    status: str
+    source: str
+    label: str
+    description: str
+    head_node: str | None
+    node_count: int | None
+    gpu_count: int | None
+    notes: str | None
+    confidence: float | None
+    details: dict[str, Any]
+    last_detected_at: float | None
+    updated_at: float
+
+
+class Summary(BaseModel):
+    total: int
+    running: int
+    launching: int
+    queued: int
+    ready: int
+    failed: int
+    finished: int
+
+
+class Surveyed(BaseModel):
+    cluster: ClusterShape
+    run_summary: Summary
+
+
+class Detect(Body):
+    preferred_type: Word | None = None
+
+
+class Manual(Body):
+    type: Word | None = None
+    status: Word | None = None
+    source: Word | None = None
+    head_node: Word | None = None
+    node_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    gpu_count: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    notes: Annotated[str, Field(max_length=10_000)] | None = None
+    details: dict[str, Any] | None = None
+
+
+def _survey(request: Request) -> Survey:
+    state = request.app.state
+    if not hasattr(state, "survey"):
+        state.survey = Survey()
+    survey: Survey = state.survey
+    return survey
+
+
+def _answer(house: House, survey: Survey, manual: Record | None) -> dict[str, Any]:
+    return {"cluster": survey.cluster(house, manual), "run_summary": _summary(house)}
+
+
+def _summary(house: House) -> dict[str, int]:
+    count = house.service.tally().counts
+    return {
+        "total": sum(count.values()),
+        "running": count[RunState.RUNNING],
+        "launching": count[RunState.STARTING],
+        "queued": count[RunState.QUEUED],
+        "ready": count[RunState.HELD],
+        "failed": count[RunState.FAILED] + count[RunState.LOST],
+        "finished": count[RunState.SUCCEEDED],
+    }
+
+
+@router.get("/cluster", summary="The cluster and its runs", responses={200: {"model": Surveyed}, **faults()})
+def get_cluster(house: HouseDep, who: Caller, request: Request) -> Json:
+    """As last detected or set by hand; the counts of GPUs and nodes are those of the ledger. Nothing is probed."""
+    return Json(_answer(house, _survey(request), house.service.record(KIND, MANUAL)))
+
+
+@router.post("/cluster/detect", summary="Look again", responses={200: {"model": Surveyed}, **faults(400)})
+async def detect(
+    house: HouseDep, who: Caller, request: Request, asked: Detect | None = None, dry_run: DryRun = False
+) -> Json:
+    """What was set by hand is forgotten, unless `preferred_type` sets it anew."""
+    authorise(who, Act.RECORD, who.owner)
+    survey = _survey(request)
+    preferred = asked.preferred_type if asked is not None else None
+    body: dict[str, Any] = {}
+    if preferred is not None:
+        body = {"type": _word("preferred_type", preferred), "source": "manual", "confidence": 1.0}
+    await survey.detect(house)
+    manual = await _set(house, who, body, dry_run)
+    return Json(marked(await asyncio.to_thread(_answer, house, survey, manual), dry_run))
+
+
+@router.post("/cluster", summary="Set it by hand", responses={200: {"model": Surveyed}, **faults(400)})
+async def set_cluster(
+    house: HouseDep, who: Caller, request: Request, asked: Manual | None = None, dry_run: DryRun = False
+) -> Json:
+    """What is said here is shown; what may be started at once is still decided by the GPUs that are free."""
+    given = asked.model_dump(exclude_none=True) if asked is not None else {}
+    if "type" in given:
+        given["type"] = _word("type", given["type"])
+        given["confidence"] = 1.0
+    for field, known in (("status", STATUSES), ("source", SOURCES)):
+        if field in given and given[field] not in known:
+            raise HTTPException(400, f"{field}: {given[field][:50]!r} is not one of {', '.join(known)}")
+    if len(json.dumps(given.get("details", {}))) > MOST_DETAILS:
+        raise HTTPException(400, f"details: use at most {MOST_DETAILS} characters")
+    before = await asyncio.to_thread(house.service.record, KIND, MANUAL)
+    body = {"source": "manual", **(before.body if before is not None else {}), **given}
+    manual = await _set(house, who, body, dry_run)
+    return Json(marked(await asyncio.to_thread(_answer, house, _survey(request), manual), dry_run))
+
+
+def _word(field: str, word: str) -> str:
+    found = type_of(word)
+    if found is None:
+        raise HTTPException(400, f"{field}: {word[:50]!r} is not one of {', '.join(LABELS)}")
+    return found
+
+
+async def _set(house: House, who: Principal, body: dict[str, Any], dry_run: bool) -> Record | None:
+    """{} takes away what was set."""
+    text = json.dumps({**body, "updated_at": time.time()}) if body else ""
+    try:
+        record: Record = await act(house, who, PutRecord(Draft(KIND, MANUAL, text)), dry_run)
+    except NotFound:  # there was nothing to take away
+        return None
+    return record if body else None

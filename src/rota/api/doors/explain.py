@@ -1,0 +1,87 @@
+"""Why is mine waiting, when will it start, and what did the code look like."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel
+
+from rota.api.answers import Json
+from rota.api.depends import Caller, HouseDep, seen
+from rota.api.faults import faults
+from rota.api.render.whole import waiting
+from rota.api.render.words import RUN_WORDS
+from rota.app.errors import NotFound
+from rota.core.run import WAITING
+
+router = APIRouter()
+RunId = Annotated[str, Path(max_length=200)]
+
+
+class ReasonShape(BaseModel):
+    code: str
+    text: str
+    runs: list[str]
+    until: float | None
+
+
+class Explained(BaseModel):
+    run_id: str
+    status: str
+    reasons: list[ReasonShape]
+    position: int | None
+    hint: str
+    eta: float | None
+
+
+class Expected(BaseModel):
+    run_id: str
+    status: str
+    eta: float | None
+    seconds: float | None
+
+
+class WorkspaceShape(BaseModel):
+    run_id: str
+    commit: str
+    branch: str
+    dirty: bool
+    diff: str
+
+
+@router.get("/runs/{run_id}/explain", summary="Why it waits", responses={200: {"model": Explained}, **faults(404)})
+def explain(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+    """All reasons at once, the runs that stand in the way, and the smallest change that would start it sooner."""
+    run = seen(house, who, run_id)
+    eta = house.service.eta(run_id) if run.state in WAITING else None
+    why = waiting(house.service.explain(run_id), eta)
+    return Json({"run_id": run_id, "status": RUN_WORDS[run.state], **why})
+
+
+@router.get("/runs/{run_id}/eta", summary="When it will start", responses={200: {"model": Expected}, **faults(404)})
+def eta(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+    """Epoch seconds, and seconds from now; null = it waits for nothing, or nothing that is known will start it."""
+    run = seen(house, who, run_id)
+    at = house.service.eta(run_id) if run.state in WAITING else None
+    left = None if at is None else max(0.0, at - house.service.view().at)
+    return Json({"run_id": run_id, "status": RUN_WORDS[run.state], "eta": at, "seconds": left})
+
+
+@router.get(
+    "/runs/{run_id}/workspace",
+    summary="The code it was submitted from",
+    responses={200: {"model": WorkspaceShape}, **faults(404)},
+)
+def workspace(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+    """Commit, branch and what was not committed. Values of variables are for the run's owner."""
+    run = seen(house, who, run_id)
+    record = house.service.record("workspace", run_id)
+    if record is None:
+        raise NotFound("No workspace was recorded for this run", "run_id")
+    body: dict[str, Any] = {"run_id": run_id, **record.body}
+    env = body.pop("env", {})
+    body["env_names"] = sorted(env)
+    if house.may_see_secrets(who, run):
+        body["env"] = env
+    return Json(body)

@@ -1,0 +1,186 @@
+"""What a run wrote, what was written down about it, and what it left behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path as Directory
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from rota.api.answers import Json
+from rota.api.depends import Caller, HouseDep, seen
+from rota.api.faults import faults
+from rota.api.follow import Patient, Place, Source, follow
+from rota.api.house import House
+from rota.api.render.links import TAIL_BYTES, wandb_dir
+from rota.api.render.story import story
+from rota.api.render.text import page
+from rota.app.authz import Principal
+from rota.app.errors import Unavailable
+from rota.app.ports import LogChunk
+from rota.core.ids import attempt_id
+from rota.core.run import ENDED, Run
+
+router = APIRouter(tags=["logs"])
+CAP = 102_400
+MOST_EVENTS = 10_000
+MOST_FILES = 1000
+RunId = Annotated[str, Path(max_length=200)]
+Offset = Annotated[int, Query(description="In bytes; a negative one counts from the end.")]
+Limit = Annotated[int, Query(ge=1, description=f"In bytes; more than {CAP} is taken for {CAP}.")]
+Attempt = Annotated[int | None, Query(ge=1, le=999_999, description="1 is the first; default: the newest.")]
+LastId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
+
+
+class Page(BaseModel):
+    content: str
+    offset: int
+    total_size: int
+    has_more_before: bool
+    has_more_after: bool
+
+
+class Artifact(BaseModel):
+    name: str
+    path: str
+    type: str
+
+
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"text/event-stream": {}},
+        "description": "`data:` is JSON: `{type: initial, content}`, `{type: delta, content}`, `{type: done, status}`.",
+    }
+}
+
+
+@router.get("/runs/{run_id}/logs", summary="A piece of a run's log", responses={200: {"model": Page}, **faults(404)})
+def logs(
+    house: HouseDep,
+    who: Caller,
+    run_id: RunId,
+    offset: Offset = -10_000,
+    limit: Limit = 10_000,
+    attempt: Attempt = None,
+) -> Json:
+    """The next piece begins at `offset` plus the bytes of `content`. No log yet is an empty one."""
+    run = seen(house, who, run_id)
+    chunk = house.service.log(run_id, offset, min(limit, CAP), attempt)
+    return Json(page(chunk, run.state in ENDED))
+
+
+@router.get(
+    "/runs/{run_id}/logs/stream",
+    summary="A run's log as it grows",
+    responses={**STREAM, **faults(404)},
+    response_model=None,
+)
+def stream_logs(house: HouseDep, who: Caller, run_id: RunId, last_event_id: LastId = None) -> Response:
+    """First the end of what is there, then what comes, over all further attempts, until the run has ended. Whoever
+    comes back with `Last-Event-ID` gets what it missed."""
+    seen(house, who, run_id)
+
+    def read(attempt: int, offset: int, limit: int) -> LogChunk:
+        return house.service.log(run_id, offset, limit, attempt)
+
+    return _stream(house, run_id, read, lambda run: run.attempts_made, last_event_id)
+
+
+@router.get(
+    "/runs/{run_id}/sidecar-logs",
+    summary="What was written down about a run",
+    responses={200: {"model": Page}, **faults(404)},
+)
+def sidecar_logs(house: HouseDep, who: Caller, run_id: RunId, offset: Offset = -10_000, limit: Limit = 10_000) -> Json:
+    """A line for each thing that happened to it."""
+    run = seen(house, who, run_id)
+    return Json(page(_told(house, run_id, offset, min(limit, CAP)), run.state in ENDED))
+
+
+@router.get(
+    "/runs/{run_id}/sidecar-logs/stream",
+    summary="What is written down about a run, as it happens",
+    responses={**STREAM, **faults(404)},
+    response_model=None,
+)
+def stream_sidecar(house: HouseDep, who: Caller, run_id: RunId, last_event_id: LastId = None) -> Response:
+    seen(house, who, run_id)
+
+    def read(attempt: int, offset: int, limit: int) -> LogChunk:
+        return _told(house, run_id, offset, limit)
+
+    return _stream(house, run_id, read, lambda run: 1, last_event_id)
+
+
+def _stream(
+    house: House,
+    run_id: str,
+    read: Callable[[int, int, int], LogChunk],
+    parts: Callable[[Run], int],
+    last_event_id: str | None,
+) -> Response:
+    if house.bell.full:
+        raise Unavailable("too many logs are being followed; try again later")
+    source = Source(lambda: house.service.run(run_id), read, parts)
+    return Patient(follow(run_id, source, house.bell, Place.read(last_event_id)))
+
+
+def _told(house: House, run_id: str, offset: int, limit: int) -> LogChunk:
+    text = story(house.service.events(0, MOST_EVENTS, run_id))
+    start = max(0, len(text) + offset) if offset < 0 else min(offset, len(text))
+    return LogChunk(text[start : start + limit], start, len(text))
+
+
+@router.get(
+    "/runs/{run_id}/artifacts",
+    summary="What a run left behind",
+    responses={200: {"model": list[Artifact]}, **faults(404)},
+)
+def artifacts(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+    """Logs of its attempts, what lies in its checkpoint directory, and its W&B directory. `path` is on the server's
+    disk."""
+    return Json(_artifacts(house, who, seen(house, who, run_id)))
+
+
+def _artifacts(house: House, who: Principal, run: Run) -> list[dict[str, Any]]:
+    root = house.settings.data_dir.expanduser().absolute()
+    found: list[dict[str, Any]] = []
+    for number in range(max(1, run.attempts_made - MOST_FILES + 1), run.attempts_made + 1):
+        size = house.service.log(run.id, 0, 0, number).size
+        if size:
+            where = root / "attempts" / attempt_id(run.id, number) / "log"
+            url = f"/runs/{run.id}/logs?attempt={number}"
+            found.append(
+                {"name": f"log of attempt {number}", "path": str(where), "type": "log", "size": size, "url": url}
+            )
+    found += _files(root / "checkpoints" / run.id)
+    tail = house.service.log(run.id, -TAIL_BYTES, TAIL_BYTES).content.decode("utf-8", "replace")
+    wandb = run.spec.labels.get("wandb_dir") or wandb_dir(tail, run.spec.workdir)
+    if wandb:
+        found.append(
+            {"name": os.path.basename(wandb.rstrip("/")) or wandb, "path": wandb, "type": "wandb", "size": None}
+        )
+    return found
+
+
+def _files(directory: Directory) -> list[dict[str, Any]]:
+    """Only what lies in it: the job owns this place, so links are named as such and nothing is followed."""
+    found: list[dict[str, Any]] = []
+    try:
+        if not stat.S_ISDIR(directory.lstat().st_mode):
+            return []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if len(found) >= MOST_FILES:
+                    break
+                facts = entry.stat(follow_symlinks=False)
+                kind = "directory" if entry.is_dir(follow_symlinks=False) else "link" if entry.is_symlink() else "file"
+                found.append({"name": entry.name, "path": entry.path, "type": kind, "size": facts.st_size})
+    except OSError:  # not made yet, gone while we looked, or not ours to read
+        return found
+    return sorted(found, key=lambda item: str(item["name"]))

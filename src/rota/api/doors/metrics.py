@@ -1,0 +1,52 @@
+"""Metric rows of runs, as training scripts post them and charts read them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from rota.api.answers import Json
+from rota.api.asked import Body
+from rota.api.depends import Caller, DryRun, HouseDep, seen
+from rota.api.dry import marked
+from rota.api.faults import faults
+from rota.api.render.series import Charts, charts
+from rota.app.authz import Act, authorise
+
+router = APIRouter(tags=["metrics"])
+MOST_ROWS = 10_000
+RunId = Annotated[str, Path(max_length=200)]
+
+
+class Rows(Body):
+    rows: Annotated[list[dict[str, Any]], Field(max_length=MOST_ROWS)] = Field(
+        default_factory=list, examples=[[{"step": 1, "loss": 0.5}]]
+    )
+
+
+class Appended(BaseModel):
+    appended: int
+
+
+@router.post(
+    "/runs/{run_id}/metrics", summary="Add metric rows", responses={200: {"model": Appended}, **faults(400, 404)}
+)
+async def append(house: HouseDep, who: Caller, run_id: RunId, asked: Rows, dry_run: DryRun = False) -> Json:
+    """Numbers are kept if they are finite, texts if they are short. `step` (or `_step`, `global_step`, `epoch`) says
+    where a row stands."""
+    run = await asyncio.to_thread(seen, house, who, run_id)
+    authorise(who, Act.REPORT, run.user)
+    if not asked.rows:
+        raise HTTPException(400, "'rows' must be a non-empty array")
+    count = len(asked.rows) if dry_run else await asyncio.to_thread(house.samples.append, run.id, asked.rows)
+    return Json(marked({"appended": count}, dry_run))
+
+
+@router.get("/runs/{run_id}/metrics", summary="A run's metrics", responses={200: {"model": Charts}, **faults(404)})
+def series(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+    """At most 400 points of at most 200 keys, thinned out evenly; `{}` where there are none."""
+    return Json(charts(house.samples.series(seen(house, who, run_id).id)))

@@ -1,0 +1,198 @@
+"""The orchestrator door: is scheduling on, by which policy, and how it has gone since the server started."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from rota.api.act import act
+from rota.api.answers import Json
+from rota.api.asked import Body, Word
+from rota.api.depends import Caller, DryRun, HouseDep
+from rota.api.dry import marked
+from rota.api.faults import faults
+from rota.api.house import House
+from rota.api.render.gpus import Picture
+from rota.api.render.job import Statistics, statistics_of
+from rota.app.authz import Principal
+from rota.app.commands import Pause, Resume, SetPolicy
+from rota.core.policy import LARGEST, Backfill, Limits, Ordering, Policy
+
+router = APIRouter(tags=["orchestrator"])
+changing = asyncio.Lock()  # a change is made to what the last one left
+
+Number = Annotated[int, Field(ge=0, le=int(LARGEST))]
+
+
+class LimitsOf(Body):
+    """Of one person; 0 = no limit."""
+
+    running: Number = 0
+    gpus: Number = 0
+    queued: Number = 0
+
+
+class PolicyOf(BaseModel):
+    scheduling_algorithm: Ordering
+    max_concurrent_jobs: int
+    enable_auto_retry: bool
+    enable_preemption: bool
+    backfill: Backfill
+    backfill_depth: int
+    aging_seconds: float
+    half_life_seconds: float
+    default_duration_seconds: float
+    max_queue: int
+    limits: LimitsOf
+    user_limits: dict[str, LimitsOf]
+
+
+class PolicyChange(Body):
+    """What is left out stays as it is."""
+
+    scheduling_algorithm: Ordering | None = Field(None, description="Who is next.")
+    max_concurrent_jobs: Number | None = Field(None, description="Active at a time, in all; 0 = no limit.")
+    enable_auto_retry: bool | None = None
+    enable_preemption: bool | None = None
+    backfill: Backfill | None = Field(None, description="Who may pass one that waits for room.")
+    backfill_depth: Number | None = None
+    aging_seconds: Annotated[float, Field(ge=1, le=LARGEST)] | None = Field(
+        None, description="Waiting this long is worth one step of priority."
+    )
+    half_life_seconds: Annotated[float, Field(ge=60, le=LARGEST)] | None = Field(
+        None, description="After this long half of what was used is forgotten, under fair_share."
+    )
+    default_duration_seconds: Annotated[float, Field(ge=1, le=LARGEST)] | None = Field(
+        None, description="How long a run is taken to last of which nothing is known."
+    )
+    max_queue: Annotated[int, Field(ge=1, le=int(LARGEST))] | None = None
+    limits: LimitsOf | None = Field(None, description="Of every person without limits of their own.")
+    user_limits: Annotated[dict[Word, LimitsOf], Field(max_length=10_000)] | None = None
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"max_concurrent_jobs": 10, "enable_auto_retry": True}]})
+
+
+THEIRS_OURS = {
+    "scheduling_algorithm": "ordering",
+    "max_concurrent_jobs": "max_concurrent",
+    "enable_auto_retry": "auto_retry",
+    "enable_preemption": "preemption",
+    "aging_seconds": "aging_s",
+    "half_life_seconds": "half_life_s",
+    "default_duration_seconds": "default_expected_s",
+    **{name: name for name in ("backfill", "backfill_depth", "max_queue")},
+}
+
+
+class Stats(BaseModel):
+    jobs_scheduled: int
+    jobs_failed: int
+    jobs_completed: int
+    scheduling_cycles: int
+    last_cycle_time: float | None
+
+
+class Resources(BaseModel):
+    total_gpus: int
+    available_gpus: int
+    allocated_gpus: int
+
+
+class Status(BaseModel):
+    running: bool
+    pause_why: str
+    policy: PolicyOf
+    stats: Stats
+    resource_summary: Resources
+    queue_summary: Statistics
+
+
+class Switched(BaseModel):
+    success: bool
+    message: str
+    status: Status
+    dry_run: bool | None = None
+
+
+class Changed(BaseModel):
+    success: bool
+    policy: PolicyOf
+    dry_run: bool | None = None
+
+
+@router.get("/orchestrator/status", summary="Is scheduling on, and how", responses={200: {"model": Status}, **faults()})
+def status(house: HouseDep, who: Caller) -> Json:
+    return Json(status_of(house, who))
+
+
+@router.post(
+    "/orchestrator/start", summary="Start what waits, from now on", responses={200: {"model": Switched}, **faults()}
+)
+async def start(house: HouseDep, who: Caller, dry_run: DryRun = False) -> Json:
+    """Scheduling runs from the server's start; this ends a pause. May be called again and again."""
+    paused = await act(house, who, Resume(), dry_run)
+    return _switched(house, who, "Orchestration agent started", paused, dry_run)
+
+
+@router.post("/orchestrator/stop", summary="Start nothing more", responses={200: {"model": Switched}, **faults()})
+async def stop(house: HouseDep, who: Caller, dry_run: DryRun = False) -> Json:
+    """What runs runs on. May be called again and again."""
+    paused = await act(house, who, Pause(), dry_run)
+    return _switched(house, who, "Orchestration agent stopped", paused, dry_run)
+
+
+def _switched(house: House, who: Principal, message: str, paused: bool, dry_run: bool) -> Json:
+    now = {**status_of(house, who), "running": not paused}
+    return Json(marked({"success": True, "message": message, "status": now}, dry_run))
+
+
+@router.put("/orchestrator/policy", summary="Change how is scheduled", responses={200: {"model": Changed}, **faults()})
+async def set_policy(house: HouseDep, who: Caller, body: PolicyChange, dry_run: DryRun = False) -> Json:
+    async with changing:
+        changed = await act(house, who, SetPolicy(_changed(house.service.view().policy, body)), dry_run)
+    return Json(marked({"success": True, "policy": policy_of(changed)}, dry_run))
+
+
+def _changed(policy: Policy, body: PolicyChange) -> Policy:
+    given = body.model_dump(exclude_none=True, include=set(THEIRS_OURS))
+    changes: dict[str, Any] = {THEIRS_OURS[name]: value for name, value in given.items()}
+    if body.limits is not None:
+        changes["limits"] = Limits(**body.limits.model_dump())
+    if body.user_limits is not None:
+        changes["user_limits"] = {user: Limits(**one.model_dump()) for user, one in body.user_limits.items()}
+    return replace(policy, **changes)
+
+
+def policy_of(policy: Policy) -> dict[str, Any]:
+    plain = {theirs: getattr(policy, ours) for theirs, ours in THEIRS_OURS.items()}
+    return {
+        **plain,
+        "limits": _limits(policy.limits),
+        "user_limits": {user: _limits(one) for user, one in policy.user_limits.items()},
+    }
+
+
+def _limits(limits: Limits) -> dict[str, int]:
+    return {"running": limits.running, "gpus": limits.gpus, "queued": limits.queued}
+
+
+def status_of(house: House, who: Principal) -> dict[str, Any]:
+    view, tally = house.service.view(), house.service.tally()
+    return {
+        "running": not view.paused,
+        "pause_why": view.pause_why,
+        "policy": policy_of(view.policy),
+        "stats": {
+            "jobs_scheduled": tally.scheduled,
+            "jobs_failed": tally.failed,
+            "jobs_completed": tally.completed,
+            "scheduling_cycles": tally.passes,
+            "last_cycle_time": tally.last_pass_at,
+        },
+        "resource_summary": Picture(house, who).summary(),
+        "queue_summary": statistics_of(tally, house.settings.queue_capacity),
+    }

@@ -1,0 +1,222 @@
+"""The queue door: jobs in, in order, out. A job is a run; what comes in here is seen through every other door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.api.act import act
+from rota.api.answers import Json, dumps
+from rota.api.asked import Body, Count, Extras, Priority, Text, spec_of, submit_of
+from rota.api.bare import body_of, dry_run_of, key_of, served_by
+from rota.api.depends import Caller, DryRun, HouseDep, Key, seen
+from rota.api.dry import marked
+from rota.api.faults import faults
+from rota.api.house import House
+from rota.api.render.job import Job, Jobs, Statistics, job_of, statistics_of
+from rota.app.authz import Principal
+from rota.app.commands import Cancel, Reprioritise
+from rota.app.errors import Conflict, Full, Invalid, NotFound
+from rota.core import order
+from rota.core.run import Run
+
+router = APIRouter(tags=["queue"])
+jobs = Jobs()
+
+# what the house calls a thing, and what this door's clients do
+OURS_THEIRS = {
+    "gpus": "gpu_count",
+    "name": "run_id",
+    "estimate_s": "estimated_duration_seconds",
+    "time_limit_s": "time_limit_seconds",
+    "grace_s": "grace_seconds",
+    "labels": "run_id",
+    "key": "idempotency_key",
+}
+EXAMPLE: JsonDict = {
+    "run_id": "experiment-1",
+    "user": "ann",
+    "command": "python train.py",
+    "gpu_count": 2,
+    "priority": 2,
+}
+HIDDEN = frozenset(map(chr, (*range(32), 127, *range(0x202A, 0x202F), *range(0x2066, 0x206A))))
+
+
+def visible(text: str) -> str:
+    """A name is read by people, in tables and terminals: nothing in it may move the cursor or turn the text around."""
+    if not HIDDEN.isdisjoint(text):
+        raise ValueError("holds control characters or ones that change the direction of text; use visible ones")
+    return text
+
+
+Name = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(visible)]
+
+
+class Submission(Extras):
+    run_id: Name = Field(description="Your own label; it becomes the run's name and need not exist.")
+    user: Name = Field(description="For whom. Ignored where your token already says who you are.")
+    command: Text | None = Field(None, description="A line for the shell. Required, unless there is an `argv`.")
+    gpu_count: Count
+    priority: Priority = 2
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+
+
+class Submitted(BaseModel):
+    success: bool
+    job_id: str
+    job: Job
+    queue_position: int
+    dry_run: bool | None = None
+
+
+class Queue(BaseModel):
+    queued: list[Job]
+    running: list[Job]
+    statistics: Statistics
+
+
+class Canceled(BaseModel):
+    success: bool
+    message: str
+    job: Job
+    dry_run: bool | None = None
+
+
+class NewPriority(Body):
+    priority: Priority
+
+
+class Moved(BaseModel):
+    success: bool
+    job: Job
+    dry_run: bool | None = None
+
+
+async def take(request: Request) -> Response:
+    """The hottest route of the server: parsed once, answered from bytes."""
+    house: House = request.app.state.house
+    who, by = request.scope["rota.who"], request.scope["rota.by"]
+    asked = await body_of(request, Submission)
+    dry_run = dry_run_of(request)
+    with their_words():
+        spec = spec_of(
+            house,
+            who,
+            asked,
+            name=asked.run_id,
+            command=asked.command,
+            gpus=asked.gpu_count,
+            priority=asked.priority,
+            labels={"run_id": asked.run_id},
+        )
+        command = submit_of(spec, who, by, asked, user=asked.user, held=False, key=key_of(request))
+        run: Run = await act(house, who, replace(command, max_waiting=house.settings.queue_capacity), dry_run)
+    if dry_run:
+        place = _would_be(house, run)
+        return Json(marked({"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place}, dry_run))
+    place = house.service.view().position(run.id) or 1  # None: it has its GPUs already
+    answer = b'{"success":true,"job_id":"%b","job":%b,"queue_position":%d}'
+    return Response(answer % (run.id.encode(), jobs.one(run), place), media_type="application/json")
+
+
+def _would_be(house: House, run: Run) -> int:
+    view = house.service.view()
+    key = order.key(view.policy, run)
+    return 1 + sum(order.key(view.policy, other) < key for other in view.queue())
+
+
+@contextmanager
+def their_words() -> Iterator[None]:
+    """Refusals, with the fields as this door's clients know them."""
+    try:
+        yield
+    except Invalid as error:
+        name = OURS_THEIRS.get(error.field or "")
+        if name is None:
+            raise
+        raise Invalid(f"{name}: {error.message.removeprefix(f'{error.field}: ')}", name) from error
+    except Full as error:
+        if error.field == "queue":
+            raise HTTPException(400, error.message) from error
+        raise
+
+
+async def submit(body: Submission, house: HouseDep, who: Caller, key: Key = None, dry_run: DryRun = False) -> Json:
+    """Once it is answered it is on disk. `queue_position` 1 = next."""
+    raise AssertionError("served by take()")
+
+
+router.add_api_route(
+    "/queue/submit",
+    submit,
+    methods=["POST"],
+    summary="Submit a job",
+    responses={200: {"model": Submitted}, **faults(400, 409)},
+    route_class_override=served_by(take),
+)
+HOT = {("POST", "/queue/submit"): take}
+
+
+@router.get("/queue", summary="What waits, in order, and what runs", responses={200: {"model": Queue}, **faults()})
+def queue(house: HouseDep, who: Caller) -> Response:
+    view = house.service.view()
+    waiting, active = view.queue(), view.active()
+    if house.settings.private:
+        waiting = [run for run in waiting if house.may_see(who, run)]
+        active = [run for run in active if house.may_see(who, run)]
+    numbers = dumps(statistics_of(house.service.tally(), house.settings.queue_capacity))
+    content = b'{"queued":%b,"running":%b,"statistics":%b}' % (jobs.many(waiting), jobs.many(active), numbers)
+    return Response(content, media_type="application/json")
+
+
+@router.get("/queue/{job_id}", summary="One job, ended ones too", responses={200: {"model": Job}, **faults(404)})
+def job(house: HouseDep, who: Caller, job_id: str) -> Json:
+    try:
+        run = seen(house, who, job_id)
+    except NotFound:
+        raise NotFound(f"Job {job_id[:100]} not found", "job_id") from None
+    return Json({**job_of(run), "queue_position": house.service.view().position(run.id)})
+
+
+@router.delete(
+    "/queue/{job_id}", summary="Cancel a job, running or not", responses={200: {"model": Canceled}, **faults(404)}
+)
+async def cancel(house: HouseDep, who: Caller, job_id: str, dry_run: DryRun = False) -> Json:
+    """A running one is asked to stop and killed after its grace; its GPUs are free when it is gone."""
+    try:
+        await _must_be_visible(house, who, job_id)
+        run: Run = await act(house, who, Cancel(job_id), dry_run)
+    except (NotFound, Conflict):
+        raise NotFound(f"Job {job_id[:100]} not found or cannot be canceled", "job_id") from None
+    answer = {"success": True, "message": f"Job {run.id} canceled", "job": job_of(run)}
+    return Json(marked(answer, dry_run))
+
+
+@router.patch(
+    "/queue/{job_id}/priority", summary="Move a waiting job", responses={200: {"model": Moved}, **faults(404)}
+)
+async def move(house: HouseDep, who: Caller, job_id: str, body: NewPriority, dry_run: DryRun = False) -> Json:
+    try:
+        await _must_be_visible(house, who, job_id)
+        run: Run = await act(house, who, Reprioritise(job_id, body.priority), dry_run)
+    except (NotFound, Conflict):
+        raise NotFound(f"Job {job_id[:100]} not found or not queued", "job_id") from None
+    return Json(marked({"success": True, "job": job_of(run)}, dry_run))
+
+
+async def _must_be_visible(house: House, who: Principal, job_id: str) -> None:
+    """What is hidden from the caller is not there for them, and must not answer "not yours" instead."""
+    if house.settings.private:
+        await run_in_threadpool(seen, house, who, job_id)

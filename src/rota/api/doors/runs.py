@@ -1,0 +1,124 @@
+"""Runs: make, list, look at, edit. What else can be done to one is in runs_change, why it waits in explain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+from starlette.exceptions import HTTPException
+
+from rota.api.act import act
+from rota.api.answers import Json
+from rota.api.asked import Body, Text
+from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, seen
+from rota.api.doors import explain, runs_change
+from rota.api.dry import marked
+from rota.api.faults import faults
+from rota.api.newrun import NewRun, submit_run
+from rota.api.render.run import Renderer, RunShape
+from rota.api.render.whole import whole
+from rota.api.render.words import RUN_WORDS, argv_of
+from rota.api.sweepbook import sweep_for
+from rota.app.authz import Role
+from rota.app.commands import Edit
+from rota.app.errors import Invalid
+from rota.app.ports import RunFilter
+from rota.core.run import RunState
+
+router = APIRouter(tags=["runs"])
+MOST = 1 << 62
+RunId = Annotated[str, Path(max_length=200)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[int | None, Query(ge=0, le=MOST, description="From the X-Next-Cursor of the page before.")]
+
+
+@router.get("/runs", summary="Runs, newest first", responses={200: {"model": list[RunShape]}, **faults()})
+def list_runs(
+    house: HouseDep,
+    who: Caller,
+    archived: Annotated[bool, Query(description="Those that were archived as well.")] = False,
+    status: Annotated[str | None, Query(max_length=200, description="One or more, with commas between.")] = None,
+    sweep_id: Annotated[str | None, Query(max_length=200)] = None,
+    user: Annotated[str | None, Query(max_length=500)] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Json:
+    """The header `X-Next-Cursor` is there when there are more: send it as `cursor`."""
+    hidden = house.settings.private and who.role is not Role.ADMIN
+    if hidden and user not in (None, who.owner):
+        return Json([])
+    which = RunFilter(
+        user=who.owner if hidden else user,
+        states=_states(status),
+        group=sweep_id,
+        archived=None if archived else False,
+        before=cursor,
+        limit=limit + 1,
+    )
+    found = house.service.runs(which)
+    page = found[:limit]
+    headers = {"X-Next-Cursor": str(page[-1].seq)} if len(found) > limit else None
+    renderer = Renderer(house)
+    return Json([renderer.run(run) for run in page], headers=headers)
+
+
+def _states(status: str | None) -> frozenset[RunState]:
+    words = [word.strip() for word in status.split(",")] if status else []
+    for word in words:
+        if word not in RUN_WORDS.values():
+            known = ", ".join(dict.fromkeys(RUN_WORDS.values()))
+            raise Invalid(f"status: {word[:50]!r} is not one of {known}", "status")
+    return frozenset(state for state, word in RUN_WORDS.items() if word in words)
+
+
+@router.post("/runs", summary="Make a run", responses={200: {"model": RunShape}, **faults(404, 409)})
+async def create_run(
+    house: HouseDep, who: Caller, by: KnownBy, asked: NewRun, key: Key = None, dry_run: DryRun = False
+) -> Json:
+    """With `auto_start` it is queued at once, otherwise it is `ready` until somebody starts it."""
+    group, chat = "", None
+    if asked.sweep_id:
+        sweep = await asyncio.to_thread(sweep_for, house, who, asked.sweep_id, "Sweep not found: {}", change=True)
+        group, chat = sweep.id, sweep.body.get("chat_session_id")
+    run = await act(house, who, submit_run(house, who, by, asked, group=group, chat=chat, key=key), dry_run)
+    return Json(marked(Renderer(house).run(run), dry_run))
+
+
+@router.get("/runs/{run_id}", summary="One run, whole", responses={200: {"model": RunShape}, **faults(404)})
+def get_run(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+    """While it waits: every reason why, its place and when it is expected to start. With metrics: its charts."""
+    return Json(whole(house, who, seen(house, who, run_id)))
+
+
+class Change(Body):
+    name: Annotated[str, Field(max_length=500)] | None = None
+    command: Text | None = None
+    workdir: Annotated[str, Field(max_length=4096)] | None = None
+
+
+@router.put(
+    "/runs/{run_id}",
+    summary="Change a run's name, command or directory",
+    responses={200: {"model": RunShape}, **faults(400, 404, 409)},
+)
+async def change_run(house: HouseDep, who: Caller, run_id: RunId, asked: Change, dry_run: DryRun = False) -> Json:
+    await asyncio.to_thread(seen, house, who, run_id)
+    given: dict[str, Any] = asked.model_dump(exclude_none=True)
+    for field, text in given.items():
+        if not text.strip():
+            raise HTTPException(400, f"Run {field} cannot be empty")
+    edit = Edit(
+        run_id,
+        name=asked.name,
+        argv=None if asked.command is None else argv_of(asked.command),
+        workdir=None if asked.workdir is None else os.path.join(house.workdir, asked.workdir),
+    )
+    run = await act(house, who, edit, dry_run)
+    return Json(marked(Renderer(house).run(run), dry_run))
+
+
+router.include_router(runs_change.router)
+router.include_router(explain.router)

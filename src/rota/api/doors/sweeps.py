@@ -1,0 +1,146 @@
+"""Sweeps: runs that belong together, made from a grid or added one by one, with a cap on how many run at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from rota.api.act import act
+from rota.api.answers import Json
+from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy
+from rota.api.dry import marked
+from rota.api.faults import faults
+from rota.api.house import House
+from rota.api.newrun import NewRun, submit_run
+from rota.api.newsweep import ChangedSweep, NewSweep, WildSweep, change_sweep, make_sweep, make_wild
+from rota.api.render.run import Renderer, RunShape
+from rota.api.render.sweep import SweepShape, sweep_of
+from rota.api.shelf import Shelf
+from rota.api.sweepbook import KIND, owner_of, sweep_for
+from rota.app.authz import Principal
+from rota.app.commands import CapGroup, Release
+from rota.app.errors import Conflict
+from rota.app.ports import Record
+from rota.core.run import ACTIVE, WAITING, RunState
+
+router = APIRouter(tags=["sweeps"])
+AT_ONCE = 200  # releases under way at a time
+MOST_PARALLEL = 10_000
+SweepId = Annotated[str, Path(max_length=200)]
+
+
+class Begun(BaseModel):
+    message: str
+    sweep_id: str
+
+
+def _shown(house: House, record: Record) -> dict[str, Any]:
+    return sweep_of(record, house.groups.states(record.id), house.service.view().caps.get(record.id))
+
+
+@router.post("/sweeps/wild", summary="Make an empty sweep", responses={200: {"model": SweepShape}, **faults(409)})
+async def create_wild(
+    house: HouseDep, who: Caller, by: KnownBy, asked: WildSweep | None = None, key: Key = None, dry_run: DryRun = False
+) -> Json:
+    """To be filled run by run, as an agent finds out what to try next."""
+    record = await make_wild(house, who, by, asked or WildSweep(), key=key, dry_run=dry_run)
+    return Json(marked(await asyncio.to_thread(_shown, house, record), dry_run))
+
+
+@router.post("/sweeps", summary="Make a sweep from a grid", responses={200: {"model": SweepShape}, **faults(409)})
+async def create_sweep(
+    house: HouseDep, who: Caller, by: KnownBy, asked: NewSweep, key: Key = None, dry_run: DryRun = False
+) -> Json:
+    """Every combination of `parameters`, in the order of the keys, up to `max_runs`; all of them are made, or none."""
+    record, states = await make_sweep(house, who, by, asked, key=key, dry_run=dry_run)
+    if dry_run:
+        return Json(marked(sweep_of(record, states, None), dry_run))
+    return Json(await asyncio.to_thread(_shown, house, record))
+
+
+@router.get("/sweeps", summary="Sweeps, newest first", responses={200: {"model": list[SweepShape]}, **faults()})
+def list_sweeps(
+    house: HouseDep,
+    who: Caller,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    cursor: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+) -> Json:
+    found, following = Shelf(house, who).page(KIND, limit, cursor)
+    headers = {"X-Next-Cursor": str(following)} if following is not None else None
+    return Json([_shown(house, record) for record in found], headers=headers)
+
+
+@router.get("/sweeps/{sweep_id}", summary="One sweep", responses={200: {"model": SweepShape}, **faults(404)})
+def get_sweep(house: HouseDep, who: Caller, sweep_id: SweepId) -> Json:
+    return Json(_shown(house, sweep_for(house, who, sweep_id)))
+
+
+@router.put(
+    "/sweeps/{sweep_id}", summary="Change a sweep", responses={200: {"model": SweepShape}, **faults(400, 404, 409)}
+)
+async def put_sweep(
+    house: HouseDep, who: Caller, sweep_id: SweepId, asked: ChangedSweep, dry_run: DryRun = False
+) -> Json:
+    """Its grid only while it has no runs. A draft that is made `pending` or `running` gets its runs."""
+    record = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
+    states = await asyncio.to_thread(house.groups.states, record.id)
+    record, states = await change_sweep(house, who, record, states, asked, dry_run=dry_run)
+    if dry_run:
+        return Json(marked(sweep_of(record, states, None), dry_run))
+    return Json(await asyncio.to_thread(_shown, house, record))
+
+
+@router.post(
+    "/sweeps/{sweep_id}/runs", summary="Add a run to a sweep", responses={200: {"model": RunShape}, **faults(404, 409)}
+)
+async def add_run(
+    house: HouseDep,
+    who: Caller,
+    by: KnownBy,
+    sweep_id: SweepId,
+    asked: NewRun,
+    key: Key = None,
+    dry_run: DryRun = False,
+) -> Json:
+    """`chat_session_id` is the sweep's where the run names none."""
+    sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
+    chat = sweep.body["chat_session_id"]
+    run = await act(house, who, submit_run(house, who, by, asked, group=sweep.id, chat=chat, key=key), dry_run)
+    return Json(marked(Renderer(house).run(run), dry_run))
+
+
+@router.post(
+    "/sweeps/{sweep_id}/start", summary="Start a sweep", responses={200: {"model": Begun}, **faults(400, 404, 409)}
+)
+async def start_sweep(
+    house: HouseDep,
+    who: Caller,
+    sweep_id: SweepId,
+    parallel: Annotated[int, Query(ge=1, le=MOST_PARALLEL, description="How many may run at a time, from now on.")] = 1,
+    dry_run: DryRun = False,
+) -> Json:
+    """All its ready runs are queued, and the scheduler keeps `parallel` of them running as long as there are more."""
+    sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
+    states = await asyncio.to_thread(house.groups.states, sweep.id)
+    if sweep.body["draft"] and not states:
+        raise HTTPException(400, "Sweep is a draft; make it pending first")
+    await act(house, who, CapGroup(sweep.id, parallel, owner=owner_of(sweep)), dry_run)
+    waiting = [run_id for run_id, state in states.items() if state in WAITING]
+    if not dry_run:
+        held = [run_id for run_id in waiting if states[run_id] is RunState.HELD]
+        for start in range(0, len(held), AT_ONCE):
+            await asyncio.gather(*(_release(house, who, run_id) for run_id in held[start : start + AT_ONCE]))
+    active = sum(state in ACTIVE for state in states.values())
+    begun = min(len(waiting), max(0, parallel - active))
+    return Json(marked({"message": f"Started {begun}/{len(waiting)} runs", "sweep_id": sweep.id}, dry_run))
+
+
+async def _release(house: House, who: Principal, run_id: str) -> None:
+    try:
+        await act(house, who, Release(run_id))
+    except Conflict:  # somebody let it go, or stopped it, in the meantime
+        return

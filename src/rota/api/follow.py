@@ -1,0 +1,163 @@
+"""A run's log as it grows: what is there, then what comes, until the run has ended and all of it was sent.
+
+Nothing is buffered: each piece is read when the one before has been taken, so a slow reader costs no memory, and one
+that takes nothing at all for a while is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Send
+
+from rota.api.answers import dumps
+from rota.api.bell import Bell
+from rota.api.render.words import RUN_WORDS
+from rota.app.ports import LogChunk
+from rota.core.run import ENDED, Run
+
+AT_FIRST = 102_400
+PIECE = 65_536
+POLL_S = 0.25  # of a log that somebody watches; its writer tells nobody
+BEAT_S = 15.0
+SEND_WITHIN_S = 60.0
+PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far somebody has read: in which attempt's log, up to which byte."""
+
+    attempt: int
+    offset: int
+
+    @classmethod
+    def read(cls, text: str | None) -> Place | None:
+        match = PLACE.fullmatch(text or "")
+        return None if match is None else cls(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is followed. `read(attempt, offset, limit)`; `parts(run)` is the number of the newest attempt's log."""
+
+    run: Callable[[], Run]
+    read: Callable[[int, int, int], LogChunk]
+    parts: Callable[[Run], int]
+
+
+class Patient(StreamingResponse):
+    """Server-sent events to somebody who may stop reading: then it ends, and they can come back."""
+
+    media_type = "text/event-stream"
+
+    async def stream_response(self, send: Send) -> None:
+        async def soon(message: Message) -> None:
+            async with asyncio.timeout(SEND_WITHIN_S):
+                await send(message)
+
+        try:
+            await super().stream_response(soon)
+        except TimeoutError:
+            return
+
+
+async def follow(run_id: str, source: Source, bell: Bell, since: Place | None = None) -> AsyncIterator[bytes]:
+    with bell.watch(run_id) as rung:
+        reader = _Reader(source, since)
+        kind, beat = "initial", time.monotonic()
+        while True:
+            rung.clear()
+            run = await asyncio.to_thread(source.run)
+            text = await asyncio.to_thread(reader.next, run)
+            if text or kind == "initial":
+                yield _event({"type": kind, "content": text, **reader.where}, reader.id)
+                kind, beat = "delta", time.monotonic()
+                continue
+            if reader.more(run):
+                continue
+            if run.state in ENDED:
+                rest = reader.rest()
+                if rest:
+                    yield _event({"type": "delta", "content": rest, **reader.where}, reader.id)
+                yield _event({"type": "done", "status": RUN_WORDS[run.state]}, reader.id)
+                return
+            if time.monotonic() - beat > BEAT_S:
+                yield b": still here\n\n"
+                beat = time.monotonic()
+            await _wait(rung)
+
+
+async def _wait(rung: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(POLL_S):
+            await rung.wait()
+    except TimeoutError:
+        pass
+
+
+def _event(message: dict[str, Any], place: str) -> bytes:
+    return b"id: %b\ndata: %b\n\n" % (place.encode(), dumps(message))
+
+
+class _Reader:
+    """Reads on from where it is, from one attempt's log to the next one's."""
+
+    def __init__(self, source: Source, since: Place | None) -> None:
+        self._source = source
+        self._at_end = since is None  # begin near the end of the newest log
+        self._attempt, self._offset = (0, 0) if since is None else (since.attempt, since.offset)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def where(self) -> dict[str, int]:
+        return {"attempt": self._attempt, "offset": self._read_up_to}
+
+    @property
+    def id(self) -> str:
+        return f"{self._attempt}.{self._read_up_to}"
+
+    @property
+    def _read_up_to(self) -> int:
+        """Half a character that was read is not sent yet."""
+        return self._offset - len(self._decoder.getstate()[0])
+
+    def next(self, run: Run) -> str:
+        """The next piece; "" = there is nothing new in this attempt's log."""
+        newest = self._source.parts(run)
+        at_end, self._at_end = self._at_end, False
+        if newest == 0:
+            return ""
+        self._attempt = newest if at_end else max(1, min(self._attempt, newest))
+        offset, limit = (-AT_FIRST, AT_FIRST) if at_end else (self._offset, PIECE)
+        chunk = self._source.read(self._attempt, offset, limit)
+        if chunk.content:
+            self._offset = chunk.offset + len(chunk.content)
+        return self._decoder.decode(_whole_start(chunk) if at_end else chunk.content)
+
+    def more(self, run: Run) -> bool:
+        """This attempt's log is at its end, and a later attempt has one: go on there."""
+        if self._attempt >= self._source.parts(run):
+            return False
+        self._attempt += 1
+        self._offset = 0
+        self._decoder.reset()
+        return True
+
+    def rest(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+def _whole_start(chunk: LogChunk) -> bytes:
+    """The end of a log, from its first whole character on."""
+    if chunk.offset == 0:
+        return chunk.content
+    cut = next((n for n, byte in enumerate(chunk.content[:4]) if byte & 0xC0 != 0x80), 0)
+    return chunk.content[cut:]

@@ -1,0 +1,73 @@
+"""The audit trail as a research diary: what happened to runs, in the words such diaries use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rota.app.ports import Record, StoredEvent
+from rota.core import events as e
+from rota.core.run import Run, RunState
+
+ENDS = {
+    RunState.SUCCEEDED: "run_finished",
+    RunState.FAILED: "run_failed",
+    RunState.LOST: "run_failed",
+    RunState.CANCELLED: "run_stopped",
+    RunState.QUEUED: "run_queued",  # tried again
+}
+
+
+def entries(stored: StoredEvent, run: Run) -> Iterator[dict[str, Any]]:
+    """What one event means for the diary; often nothing."""
+    event = stored.event
+    for number, (kind, metadata) in enumerate(_kinds(event)):
+        yield {
+            "id": f"jevt_{stored.seq * 2 + number:012x}",
+            "kind": kind,
+            "actor": "system" if event.by == "rota" else event.by,
+            "session_id": run.spec.labels.get("chat_session_id"),
+            "run_id": run.id,
+            "note": run.spec.name,
+            "metadata": metadata,
+            "timestamp": event.at,
+        }
+
+
+def _kinds(event: e.Event) -> list[tuple[str, dict[str, Any]]]:
+    match event:
+        case e.RunSubmitted(held=held, user=user):
+            made = ("run_created", {"status": "ready" if held else "queued", "user": user})
+            return [made] if held else [made, ("run_queued", {})]
+        case e.RunReleased():
+            return [("run_queued", {})]
+        case e.AttemptPlanned(attempt_id=attempt):
+            return [("run_launched", {"attempt": attempt})]
+        case e.AttemptStarted(attempt_id=attempt):
+            return [("run_running", {"attempt": attempt})]
+        case e.RunEnded(state=state, why=why):
+            return [(ENDS[state], {"error": why or None})]
+        case e.AttemptEnded(next=state, why=why, exit=exit):
+            return [(ENDS[state], {"exit_code": exit.code, "error": why or None})]
+    return []
+
+
+def posted(record: Record) -> dict[str, Any]:
+    """An entry somebody wrote; what the house needs besides stays here."""
+    return {"id": record.id, **{name: value for name, value in record.body.items() if name not in ("request",)}}
+
+
+def summary(events: int, recommendations: Sequence[dict[str, Any]], decisions: int) -> dict[str, Any]:
+    count = {
+        word: sum(one["status"] == word for one in recommendations) for word in ("accepted", "executed", "rejected")
+    }
+    total = len(recommendations)
+    return {
+        "events": events,
+        "recommendations": total,
+        "decisions": decisions,
+        "accepted_recommendations": count["accepted"],
+        "executed_recommendations": count["executed"],
+        "rejected_recommendations": count["rejected"],
+        "acceptance_rate": count["accepted"] / total if total else 0.0,
+    }

@@ -1,0 +1,81 @@
+"""The doors' small documents, seen by who may see them. Each carries the name of its owner as `user`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rota.api import once
+from rota.api.act import act
+from rota.api.house import House
+from rota.app.authz import Principal, Role
+from rota.app.commands import Draft, PutRecord
+from rota.app.errors import Conflict
+from rota.app.ports import Record
+
+NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
+PAGE = 500
+MOST_PAGES = 20  # looked through for one answer, however few of them are wanted
+
+
+class Shelf:
+    def __init__(self, house: House, who: Principal, owner: str = "") -> None:
+        self._house = house
+        self._who = who
+        self.owner = owner or who.owner
+
+    def may_see(self, record: Record) -> bool:
+        if not self._house.settings.private or self._who.role is Role.ADMIN:
+            return True
+        return bool(record.body.get("user", record.by) == self._who.owner)
+
+    def find(self, kind: str, record_id: str) -> Record | None:
+        record = self._house.service.record(kind, record_id) if NAME.fullmatch(record_id) else None
+        return record if record is not None and self.may_see(record) else None
+
+    def page(
+        self,
+        kind: str,
+        limit: int,
+        cursor: int | None = None,
+        *,
+        parent: str | None = None,
+        wanted: Callable[[Record], bool] = lambda record: True,
+    ) -> tuple[list[Record], int | None]:
+        """The newest ones first, and the cursor of the next page; None = that was all."""
+        found: list[Record] = []
+        for _ in range(MOST_PAGES):
+            records = self._house.service.records(kind, parent=parent, before=cursor, limit=PAGE)
+            for record in records:
+                if self.may_see(record) and wanted(record):
+                    if len(found) == limit:
+                        return found, found[-1].seq
+                    found.append(record)
+            if len(records) < PAGE:
+                return found, None
+            cursor = records[-1].seq
+        return found, cursor
+
+    async def add(
+        self, draft: Draft, body: dict[str, Any], asked: dict[str, Any], key: str | None, dry_run: bool
+    ) -> Record:
+        """A new document; the one the key has made already, if it was for the same."""
+        request = once.hash_of(asked)
+        if key:
+            known = await asyncio.to_thread(self._house.service.record, draft.kind, draft.id)
+            if known is not None:
+                return once.same(known, request, key)
+        text = json.dumps({**body, "user": body.get("user") or self.owner, once.REQUEST: request})
+        command = PutRecord(replace(draft, body=text), owner=self.owner, fresh=True)
+        try:
+            made: Record = await act(self._house, self._who, command, dry_run)
+        except Conflict:
+            known = await asyncio.to_thread(self._house.service.record, draft.kind, draft.id) if key else None
+            if known is None:
+                raise
+            return once.same(known, request, key or "")  # the same request, twice at once
+        return made

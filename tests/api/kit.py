@@ -1,0 +1,153 @@
+"""The doors' own house on real parts, and a way to call its guard without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rota.api import tokens
+from rota.api.assemble import open_house
+from rota.api.gate import Gate
+from rota.api.guard import Guard
+from rota.api.house import House
+from rota.app.authz import Principal, Role
+from rota.app.commands import PutRecord
+from rota.app.service import Service
+from rota.main import open_rota
+from tests.app.house import until
+
+ROOT = Principal("root", Role.ADMIN)
+HERE = "127.0.0.1"
+
+
+@contextmanager
+def opened(where: Path, **settings: Any) -> Iterator[House]:
+    from rota.config import Settings
+
+    given = Settings(where / "data", simulated=(1, 2), host=HERE, workdir=str(where))
+    given = replace(given, **settings)
+    with open_rota(given) as parts:
+        yield open_house(
+            service=parts.service,
+            leases=parts.leases,
+            processes=parts.processes,
+            samples=parts.samples,
+            detector=parts.detector,
+            settings=given,
+        )
+
+
+class Clock:
+    """Time that goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.at = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def gate_of(service: Service, now: Callable[[], float] | None = None, **more: Any) -> Gate:
+    given = {"shared": "", "secret": b"s" * 32, "server_uid": 4242, "login_tries": 10, **more}
+    return Gate(service, now=now or Clock(), **given)
+
+
+def issue(service: Service, gate: Gate, user: str = "ann", role: str = "user", **more: Any) -> tuple[str, tokens.Token]:
+    """A token as the door makes it: on record, and known to the gate."""
+    secret, token = tokens.make(user, role, gate._now(), **more)
+    service.do(ROOT, PutRecord(token.draft(), fresh=True))
+    until(lambda: gate.token(token.id) is not None, "the gate has heard of the token")
+    return secret, token
+
+
+def revoke(service: Service, gate: Gate, token: tokens.Token) -> None:
+    service.do(ROOT, PutRecord(replace(token, revoked_at=gate._now()).draft()))
+    until(lambda: not _valid(gate, token.id), "the gate has heard of the revocation")
+
+
+def _valid(gate: Gate, token_id: str) -> bool:
+    token = gate.token(token_id)
+    return token is not None and token.valid(gate._now())
+
+
+@dataclass(slots=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    scope: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+App = Callable[..., Awaitable[None]]
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Reads the whole body and says how long it was."""
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse
+
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    body = await Request(scope, receive).body()
+    await PlainTextResponse(str(len(body)))(scope, receive, send)
+
+
+def call(
+    guard: Guard,
+    path: str = "/runs",
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: Sequence[bytes] = (),
+    client: str = HERE,
+    kind: str = "http",
+) -> Answer:
+    return asyncio.run(acall(guard, path, method, headers, body, client, kind))
+
+
+async def acall(
+    guard: Guard,
+    path: str = "/runs",
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: Sequence[bytes] = (),
+    client: str = HERE,
+    kind: str = "http",
+) -> Answer:
+    """`headers` with an empty "host" are sent without one. Of a websocket: status 101, or the code it was closed with."""
+    given = {"host": "127.0.0.1:10000", **(headers or {})}
+    raw = [(name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in given.items() if value != "-"]
+    scope: dict[str, Any] = {"type": kind, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": raw}
+    scope |= {"client": (client, 1), "scheme": "http", "server": (HERE, 10000), "root_path": "", "http_version": "1.1"}
+    if kind == "http":
+        scope["method"] = method
+    parts = list(body) or [b""]
+    got: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if kind == "websocket":
+            return {"type": "websocket.connect"}
+        if parts:
+            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        got.append(dict(message))
+
+    await guard(scope, receive, send)
+    if kind == "websocket":
+        status = 101 if got[0]["type"] == "websocket.accept" else got[0]["code"]
+        return Answer(status, {}, b"", scope)
+    names = {name.decode(): value.decode() for name, value in got[0]["headers"]}
+    return Answer(got[0]["status"], names, b"".join(part.get("body", b"") for part in got[1:]), scope)

@@ -1,0 +1,254 @@
+"""Who is let in: the gate, with a real store behind it and a clock in the test's hand."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pwd
+
+import pytest
+
+from rota.api import gate as g
+from rota.api.gate import Gate, Known, Turned
+from rota.api.house import House
+from rota.app.authz import Principal, Role
+from tests.api.kit import Clock, gate_of, issue, revoke
+
+
+def come(gate: Gate, secret: str | None = None, **more: object) -> Known | Turned:
+    given: dict[str, object] = {"source": "10.0.0.1", "cookie": None, "uid": None, **more}
+    return gate.admit(secret=secret, **given)  # type: ignore[arg-type]
+
+
+def name(found: Known | Turned) -> tuple[str, str, str]:
+    assert isinstance(found, Known), found
+    return found.who.name, found.who.role.value, found.by
+
+
+class TestOpenAndClosed:
+    def test_without_any_token_everybody_is_let_in_and_is_an_admin(self, house: House) -> None:
+        gate = gate_of(house.service)
+        assert not gate.closed
+        assert name(come(gate)) == ("anonymous", "admin", "open")
+
+    def test_a_header_nobody_asked_for_is_no_offence(self, house: House) -> None:
+        gate = gate_of(house.service)
+        assert all(name(come(gate, "whatever"))[2] == "open" for _ in range(100))
+
+    def test_the_shared_token_closes_it_and_is_an_admin(self, house: House) -> None:
+        gate = gate_of(house.service, shared="sesame")
+        assert gate.closed
+        assert come(gate) == g.UNAUTHORISED
+        assert come(gate, "Sesame") == g.UNAUTHORISED
+        assert come(gate, "sesame ") == g.UNAUTHORISED
+        assert name(come(gate, "sesame")) == ("shared", "admin", "shared")
+
+    def test_the_first_token_closes_it_at_once(self, house: House) -> None:
+        gate = gate_of(house.service)
+        secret, _ = issue(house.service, gate)
+        assert gate.closed
+        assert come(gate) == g.UNAUTHORISED
+        assert name(come(gate, secret)) == ("ann", "user", "token")
+
+    def test_it_stays_closed_when_the_last_token_has_expired(self, house: House) -> None:
+        clock = Clock()
+        gate = gate_of(house.service, clock)
+        secret, _ = issue(house.service, gate, expires_s=60)
+        clock.at += 59.9
+        assert isinstance(come(gate, secret), Known)
+        clock.at += 0.2
+        assert come(gate, secret) == come(gate) == g.UNAUTHORISED
+        clock.at += 10 * 365 * 86400
+        assert come(gate) == g.UNAUTHORISED
+        assert gate_of(house.service, clock).closed, "also after a restart"
+
+    def test_it_stays_closed_when_the_last_token_is_revoked(self, house: House) -> None:
+        gate = gate_of(house.service)
+        secret, token = issue(house.service, gate)
+        revoke(house.service, gate, token)
+        assert come(gate, secret) == come(gate) == g.UNAUTHORISED
+        again = gate_of(house.service)
+        assert again.closed
+        assert come(again, secret) == g.UNAUTHORISED, "a restart does not bring it back"
+
+    def test_a_restart_knows_them_all(self, house: House) -> None:
+        gate = gate_of(house.service)
+        made = [issue(house.service, gate, f"user{i}") for i in range(25)]
+        again = gate_of(house.service)
+        assert {token.id for token in again.all_tokens()} == {token.id for _, token in made}
+        assert all(name(come(again, secret))[0] == token.user for secret, token in made)
+
+
+class TestTokens:
+    def test_only_the_whole_token_counts(self, house: House) -> None:
+        gate = gate_of(house.service, login_tries=1000)
+        secret, token = issue(house.service, gate)
+        close = (secret[:-1], secret + "a", secret.upper(), secret.lower(), secret[5:], token.id, token.hash, " ", "rota_")
+        assert all(come(gate, guess) == g.UNAUTHORISED for guess in close if guess != secret)
+
+    def test_an_agent_owns_what_its_person_owns(self, house: House) -> None:
+        gate = gate_of(house.service)
+        secret, _ = issue(house.service, gate, "bot", "agent", acts_for="ann")
+        found = come(gate, secret)
+        assert isinstance(found, Known)
+        assert found.who == Principal("bot", Role.AGENT, "ann")
+        assert found.who.owner == "ann"
+
+    def test_a_token_of_bytes_that_are_no_text_is_only_wrong(self, house: House) -> None:
+        gate = gate_of(house.service, shared="pässwört")
+        assert come(gate, b"\xff\xfe".decode("utf-8", "surrogateescape")) == g.UNAUTHORISED
+        assert isinstance(come(gate, "pässwört"), Known)
+
+
+class TestGuessing:
+    def test_ten_wrong_ones_a_minute_then_wait(self, house: House) -> None:
+        clock = Clock()
+        gate = gate_of(house.service, clock, shared="sesame")
+        assert [come(gate, f"guess{i}") for i in range(10)] == [g.UNAUTHORISED] * 10
+        found = come(gate, "guess")
+        assert isinstance(found, Turned)
+        assert (found.status, found.retry_after_s) == (429, 60.0)
+        right = come(gate, "sesame")
+        assert isinstance(right, Turned), "who never was right here cannot be told from a guesser"
+        assert right.status == 429
+        clock.at += 6.1
+        assert come(gate, "another") == g.UNAUTHORISED, "one every six seconds"
+        again = come(gate, "and another")
+        assert isinstance(again, Turned)
+        assert again.status == 429
+
+    def test_other_sources_are_not_disturbed(self, house: House) -> None:
+        gate = gate_of(house.service, shared="sesame")
+        for i in range(20):
+            come(gate, f"guess{i}")
+        assert isinstance(come(gate, "sesame", source="10.0.0.2"), Known)
+
+    def test_who_was_right_before_goes_on(self, house: House) -> None:
+        gate = gate_of(house.service, shared="sesame")
+        secret, token = issue(house.service, gate)
+        assert isinstance(come(gate, secret), Known)
+        for i in range(50):
+            come(gate, f"guess{i}")
+        assert isinstance(come(gate, secret), Known)
+        revoke(house.service, gate, token)
+        assert come(gate, secret) == g.UNAUTHORISED, "but not with a token that is no longer good"
+
+    def test_no_token_at_all_is_no_guess(self, house: House) -> None:
+        gate = gate_of(house.service, shared="sesame")
+        assert all(come(gate) == g.UNAUTHORISED for _ in range(100))
+        assert isinstance(come(gate, "sesame"), Known)
+
+    def test_what_is_remembered_is_bounded(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(g, "REMEMBERED", 5)
+        gate = gate_of(house.service, shared="sesame")
+        for i in range(50):
+            assert isinstance(come(gate, "sesame", source=f"10.0.1.{i}"), Known)
+        assert len(gate._trusted) == 5
+
+
+class TestBrowsers:
+    def session(self, house: House, clock: Clock) -> tuple[Gate, str, object]:
+        gate = gate_of(house.service, clock)
+        _, token = issue(house.service, gate)
+        cookie = gate.redeem("10.0.0.1", gate.new_code(token.id))
+        assert isinstance(cookie, str)
+        return gate, cookie, token
+
+    def test_a_code_is_good_once(self, house: House) -> None:
+        gate = gate_of(house.service)
+        _, token = issue(house.service, gate)
+        code = gate.new_code(token.id)
+        assert isinstance(gate.redeem("here", code), str)
+        again = gate.redeem("here", code)
+        assert isinstance(again, Turned)
+        assert again.status == 401
+
+    def test_a_code_is_good_for_an_hour(self, house: House) -> None:
+        clock = Clock()
+        gate = gate_of(house.service, clock)
+        _, token = issue(house.service, gate)
+        early, late = gate.new_code(token.id), gate.new_code(token.id)
+        clock.at += 3599
+        assert isinstance(gate.redeem("here", early), str)
+        clock.at += 2
+        assert isinstance(gate.redeem("here", late), Turned)
+
+    def test_a_code_of_a_revoked_token_is_worth_nothing(self, house: House) -> None:
+        gate = gate_of(house.service)
+        _, token = issue(house.service, gate)
+        code = gate.new_code(token.id)
+        revoke(house.service, gate, token)
+        assert isinstance(gate.redeem("here", code), Turned)
+
+    def test_a_token_itself_logs_in_too(self, house: House) -> None:
+        gate = gate_of(house.service)
+        secret, _ = issue(house.service, gate)
+        cookie = gate.redeem("here", secret)
+        assert isinstance(cookie, str)
+        assert name(come(gate, cookie=cookie)) == ("ann", "user", "cookie")
+        assert secret not in cookie
+
+    def test_guessed_codes_are_limited_like_tokens(self, house: House) -> None:
+        gate = gate_of(house.service)
+        _, token = issue(house.service, gate)
+        answers = [gate.redeem("here", f"guess{i}") for i in range(11)]
+        assert [answer.status for answer in answers if isinstance(answer, Turned)] == [401] * 10 + [429]
+        later = gate.redeem("here", gate.new_code(token.id))
+        assert isinstance(later, Turned), "not even the right one, for a while"
+
+    def test_codes_are_bounded(self, house: House) -> None:
+        gate = gate_of(house.service)
+        _, token = issue(house.service, gate)
+        codes = [gate.new_code(token.id) for _ in range(g.MAX_CODES + 1)]
+        assert isinstance(gate.redeem("a", codes[0]), Turned), "the oldest had to go"
+        assert isinstance(gate.redeem("b", codes[1]), str)
+
+    def test_a_session_ends_after_a_week(self, house: House) -> None:
+        clock = Clock()
+        gate, cookie, _ = self.session(house, clock)
+        clock.at += 7 * 86400 - 1
+        assert name(come(gate, cookie=cookie)) == ("ann", "user", "cookie")
+        clock.at += 2
+        assert come(gate, cookie=cookie) == g.UNAUTHORISED
+
+    def test_a_session_ends_with_its_token(self, house: House) -> None:
+        gate, cookie, token = self.session(house, Clock())
+        revoke(house.service, gate, token)  # type: ignore[arg-type]
+        assert come(gate, cookie=cookie) == g.UNAUTHORISED
+
+    def test_it_outlives_a_restart_but_not_another_key(self, house: House) -> None:
+        clock = Clock()
+        _, cookie, _ = self.session(house, clock)
+        assert isinstance(come(gate_of(house.service, clock), cookie=cookie), Known)
+        assert come(gate_of(house.service, clock, secret=b"t" * 32), cookie=cookie) == g.UNAUTHORISED
+
+    def test_forged_ones_are_not_believed(self, house: House) -> None:
+        clock = Clock()
+        gate, cookie, token = self.session(house, clock)
+        _, admin = issue(house.service, gate, "root", "admin")
+        payload, _, mac = cookie.partition(".")
+        other = base64.urlsafe_b64encode(json.dumps([admin.id, int(clock.at) + 10**6]).encode()).decode()
+        forged = [
+            f"{other}.{mac}", payload, f"{payload}.", f".{mac}", f"{payload}.{mac[:-1]}", f"{payload}.{mac}0",
+            f"{payload[:-1]}é.{mac}", f"{payload}.{'é' * 64}", f"{payload}.{mac}.{mac}", "", ".", "a" * 100_000, "null",
+        ]  # fmt: skip
+        assert all(come(gate, cookie=one) == g.UNAUTHORISED for one in forged)
+        assert isinstance(come(gate, cookie=cookie), Known)
+        assert len(gate._guesses._left) == 0, "a stale cookie is no guess: browsers send it on their own"
+
+
+class TestSocket:
+    def test_the_kernel_says_who(self, house: House) -> None:
+        gate = gate_of(house.service, shared="sesame", server_uid=os.geteuid())
+        me = pwd.getpwuid(os.geteuid()).pw_name
+        assert name(come(gate, uid=os.geteuid())) == (me, "admin", "socket")
+        assert name(come(gate, uid=0))[1] == "admin"
+        nobody = pwd.getpwnam("nobody")
+        assert name(come(gate, uid=nobody.pw_uid)) == ("nobody", "user", "socket")
+        assert name(come(gate, uid=3_999_999)) == ("uid3999999", "user", "socket")
+
+    def test_a_wrong_token_is_wrong_there_too(self, house: House) -> None:
+        gate = gate_of(house.service, shared="sesame", server_uid=os.geteuid())
+        assert come(gate, "wrong", uid=os.geteuid()) == g.UNAUTHORISED
+        assert name(come(gate, "sesame", uid=3_999_999)) == ("shared", "admin", "shared")

@@ -1,0 +1,373 @@
+"""What stands before every route, called as a server would call it, around an app that only says how long the body was."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rota.api import guard as module
+from rota.api.guard import HEADERS, MAX_BODY, Guard, is_open
+from rota.api.house import House
+from rota.api.limits import Buckets
+from tests.api.kit import Answer, call, echo, gate_of, issue
+
+SESAME = {"x-auth-token": "open sesame"}
+
+
+@pytest.fixture
+def guard(shared: House) -> Guard:
+    return Guard(echo, shared)
+
+
+def with_settings(house: House, **changes: Any) -> House:
+    return replace_house(house, settings=replace(house.settings, **changes))
+
+
+def replace_house(house: House, **changes: Any) -> House:
+    made = {name: getattr(house, name) for name in House.__slots__ if name not in ("agents", "groups", "bell")}
+    return House(**{**made, **changes})
+
+
+class TestHost:
+    OURS = ("127.0.0.1:10000", "127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:10000", "[::1]", "10.1.2.3:80", "0.0.0.0:9")
+    FOREIGN = (
+        "evil.example", "evil.example:10000", "127.0.0.1.nip.io", "localhost.evil.example", "evil.example:127.0.0.1",
+        "localhost:evil.example", "evil.example#localhost", "localhost@evil.example", "127.1", "2130706433", "0x7f.1",
+        "localhost.", ":10000", "::1", "a" * 5000, "\ud83d".encode("utf-8", "replace").decode(), "127.0.0.1:10000, evil",
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("host", OURS)
+    def test_our_names(self, guard: Guard, host: str) -> None:
+        assert call(guard, headers={"host": host, **SESAME}).status == 200
+
+    @pytest.mark.parametrize("host", FOREIGN)
+    def test_names_that_were_made_to_point_here(self, guard: Guard, host: str) -> None:
+        for path in ("/runs", "/", "/docs", "/static/x.css", "/login", "/nowhere"):
+            answer = call(guard, path, headers={"host": host, **SESAME})
+            assert answer.status == 421
+            assert len(answer.body) < 500
+            assert "rota.who" not in answer.scope
+
+    def test_no_name_at_all(self, guard: Guard) -> None:
+        assert call(guard, headers={"host": "-", **SESAME}).status == 421
+        assert call(guard, headers={"host": "", **SESAME}).status == 421
+
+    def test_this_machine_and_what_the_settings_name(self, shared: House) -> None:
+        told = with_settings(shared, allowed_hosts=("gpu.lab",), server_url="https://rota.example:8443/x", host="10.9.8.7")
+        guard = Guard(echo, told)
+        for host in ("gpu.lab:10000", "GPU.lab", "rota.example", "rota.example:8443", socket.gethostname()):
+            assert call(guard, headers={"host": host, **SESAME}).status == 200, host
+        assert call(guard, headers={"host": "x.gpu.lab", **SESAME}).status == 421
+
+    def test_on_the_unix_socket_there_is_no_name_to_rebind(self, guard: Guard) -> None:
+        answer = call(guard, headers={"host": "evil.example"}, client="uid=0")
+        assert answer.status == 200
+        assert answer.scope["rota.by"] == "socket"
+
+    def test_nobody_becomes_a_peer_by_calling_itself_so(self, guard: Guard) -> None:
+        for client in ("uid=0x", "uid=", "uid=-1", "uid=0\n", " uid=0", "uid=99999999999"):
+            assert call(guard, client=client).status == 401
+
+
+class TestPages:
+    """Requests that a browser makes for a page of somebody else."""
+
+    ORIGINS = (
+        "http://evil.example", "https://evil.example:10000", "null", "", "http://127.0.0.1:10001", "http://127.0.0.1",
+        "http://localhost:10000", "file://", "http://127.0.0.1:10000.evil.example", "http://127.0.0.1:10000@evil.example",
+        "127.0.0.1:10000", "chrome-extension://abcdef", "http://127.0.0.1:10000 http://evil.example",
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("origin", ORIGINS)
+    def test_another_origin_is_refused_whatever_it_brings(self, guard: Guard, origin: str) -> None:
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+            assert call(guard, method=method, headers={"origin": origin, **SESAME}).status == 403
+
+    def test_our_own_page_may_call(self, guard: Guard) -> None:
+        for method in ("GET", "POST"):
+            assert call(guard, method=method, headers={"origin": "http://127.0.0.1:10000", **SESAME}).status == 200
+
+    @pytest.mark.parametrize("site", ["cross-site", "same-site"])
+    def test_what_a_page_loads_without_naming_itself(self, guard: Guard, site: str) -> None:
+        """An <img>, a <script>, a form of a browser that sends no Origin: refused. A link that is followed: let in."""
+        for mode in ("no-cors", "cors", "websocket", ""):
+            assert call(guard, headers={"sec-fetch-site": site, "sec-fetch-mode": mode, **SESAME}).status == 403
+        link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", **SESAME}
+        assert call(guard, headers=link).status == 200
+        assert call(guard, method="POST", headers=link).status == 403, "a form that is sent is no link"
+
+    def test_the_address_bar_and_our_own_page(self, guard: Guard) -> None:
+        for site in ("none", "same-origin"):
+            assert call(guard, headers={"sec-fetch-site": site, "sec-fetch-mode": "cors", **SESAME}).status == 200
+
+    def test_a_websocket_of_another_page_is_refused_at_the_handshake(self, guard: Guard) -> None:
+        for origin in self.ORIGINS:
+            assert call(guard, "/ws", kind="websocket", headers={"origin": origin, **SESAME}).status == 4403
+        assert call(guard, "/ws", kind="websocket", headers={"host": "evil.example", **SESAME}).status == 4421
+        assert call(guard, "/ws", kind="websocket").status == 4401
+        assert call(guard, "/ws", kind="websocket", headers=SESAME).status == 101
+
+    def test_a_session_changes_things_only_from_our_page(self, house: House) -> None:
+        gate = gate_of(house.service)
+        secret, _ = issue(house.service, gate)
+        cookie = gate.redeem("here", secret)
+        guard = Guard(echo, replace_house(house, gate=gate))
+        jar = {"cookie": f'theirs={{"a":1}}; rota_session="{cookie}"; other=x'}
+        assert call(guard, headers=jar).status == 200
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            assert call(guard, method=method, headers=jar).status == 403
+            assert call(guard, method=method, headers={**jar, "origin": "http://127.0.0.1:10000"}).status == 200
+            assert call(guard, method=method, headers={**jar, "origin": "http://evil.example"}).status == 403
+        assert call(guard, "/ws", kind="websocket", headers=jar).status == 101, "whose Origin is checked above"
+
+    def test_odd_cookies_are_nobody(self, guard: Guard) -> None:
+        for jar in ("rota_session", "rota_session=", "rota_session=a.b", "=;=;", ";" * 10_000, "rota_session=\x01", "é=é"):
+            assert call(guard, headers={"cookie": jar}).status == 401
+
+
+class TestTokens:
+    def test_either_header_will_do(self, guard: Guard) -> None:
+        assert call(guard, headers={"authorization": "Bearer open sesame"}).status == 200
+        assert call(guard, headers={"authorization": "bearer  open sesame "}).status == 200
+
+    @pytest.mark.parametrize("value", ["open sesame", "Basic open sesame", "Bearer", "Bearer ", "BearerX open sesame", ""])
+    def test_other_schemes_will_not(self, guard: Guard, value: str) -> None:
+        assert call(guard, headers={"authorization": value}).status == 401
+
+    def test_our_header_wins_over_the_other(self, guard: Guard) -> None:
+        assert call(guard, headers={"authorization": "Bearer open sesame", "x-auth-token": "wrong"}).status == 401
+        assert call(guard, headers={"x-auth-token": "open sesame", "authorization": "Bearer wrong"}).status == 200
+
+    def test_a_token_beyond_ascii_is_one(self, house: House) -> None:
+        guard = Guard(echo, replace_house(house, gate=gate_of(house.service, shared="pässwört")))
+        assert call(guard, headers={"x-auth-token": "pässwört"}).status == 200
+        assert call(guard, headers={"x-auth-token": "p\udcff"}).status == 401
+
+    def test_the_words_older_clients_read(self, guard: Guard) -> None:
+        answer = call(guard)
+        assert answer.json == {"detail": "Unauthorized - invalid or missing X-Auth-Token"}
+
+
+class TestOpenRoutes:
+    READ = ("/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login")
+
+    @pytest.mark.parametrize("path", [*READ, "/prompt-skills", "/prompt-skills/x", "/prompt-skills/x/y", "/static/x.css"])
+    def test_open(self, guard: Guard, path: str) -> None:
+        answer = call(guard, path)
+        assert answer.status == 200
+        assert (answer.scope["rota.who"].role.value, answer.scope["rota.by"]) == ("viewer", "")
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/runs", "/prompt-skillsX", "/prompt-skills-private", "/static", "/docs/", "/Docs", "//docs", "/docs/x",
+            "/health/../runs", "/metrics", "/wild/v2/system-health/x", "/openapi.json.bak", "", "/\0", "/whoami",
+        ],
+    )  # fmt: skip
+    def test_closed(self, guard: Guard, path: str) -> None:
+        assert call(guard, path).status == 401
+
+    def test_skills_are_open_to_read_only(self, guard: Guard) -> None:
+        for method in ("POST", "PUT", "PATCH", "DELETE", "TRACE", "get"):
+            assert call(guard, "/prompt-skills/x/render", method=method).status == 401
+            assert not is_open("/static/x", method)
+
+    def test_a_wrong_token_on_an_open_route_is_still_answered(self, guard: Guard) -> None:
+        answer = call(guard, "/health", headers={"x-auth-token": "wrong"}, client="10.5.5.5")
+        assert answer.status == 200
+        assert answer.scope["rota.by"] == ""
+
+
+class TestBody:
+    def test_too_long_by_its_own_word(self, guard: Guard) -> None:
+        for length in (str(MAX_BODY + 1), "9" * 18):
+            answer = call(guard, method="POST", headers={"content-length": length, **SESAME})
+            assert answer.status == 413
+            assert str(MAX_BODY) in answer.json["detail"]
+
+    def test_lengths_that_are_no_numbers_promise_nothing(self, guard: Guard) -> None:
+        for length in ("", "-1", "1e9", "½", "0x10"):
+            assert call(guard, method="POST", headers={"content-length": length, **SESAME}).status == 200
+
+    def test_exactly_the_bound_is_fine(self, guard: Guard) -> None:
+        answer = call(guard, method="POST", headers=SESAME, body=[b"x" * (MAX_BODY // 2)] * 2)
+        assert (answer.status, answer.body) == (200, str(MAX_BODY).encode())
+
+    def test_too_long_in_pieces(self, shared: House) -> None:
+        from rota.api.server import make_app
+
+        guard = Guard(make_app(shared), shared)
+        for path in ("/queue/submit", "/tokens"):
+            headers = {"content-type": "application/json", **SESAME}
+            answer = call(guard, path, "POST", headers, [b" " * (1 << 20)] * 4 + [b"{}"])
+            assert answer.status == 413, path
+            assert answer.headers["connection"] == "close"
+
+    def test_a_body_that_comes_a_byte_at_a_time_is_not_waited_for(
+        self, shared: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from rota.api.server import make_app
+
+        monkeypatch.setattr(module, "BODY_WITHIN_S", 0.2)
+        guard = Guard(make_app(shared), shared)
+        answer = asyncio.run(_dripping(guard))
+        assert answer == 408
+
+    def test_waiting_for_the_client_to_leave_has_no_end(self, shared: House, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "BODY_WITHIN_S", 0.05)
+
+        async def patient(scope: Any, receive: Any, send: Any) -> None:
+            assert (await receive())["type"] == "http.request"
+            await asyncio.sleep(0.2)
+            assert (await receive())["type"] == "http.disconnect"
+            await echo_nothing(send)
+
+        assert call(Guard(patient, shared), headers=SESAME).status == 204
+
+
+async def echo_nothing(send: Any) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _dripping(guard: Guard) -> int:
+    started: list[int] = []
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/queue/submit", "query_string": b""}
+    scope |= {"client": ("127.0.0.1", 1), "root_path": "", "http_version": "1.1", "scheme": "http"}
+    scope["headers"] = [(b"host", b"localhost"), (b"x-auth-token", b"open sesame")]
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            started.append(message["status"])
+
+    async with asyncio.timeout(30):
+        await guard(scope, receive, send)
+    return started[0]
+
+
+class TestLeasePort:
+    """Its own port: `srun` sends no token, so on loopback the owner of the pid is the caller."""
+
+    def test_without_a_token_on_loopback(self, shared: House) -> None:
+        answer = call(Guard(echo, shared, lease_port=True, loopback=True), "/acquire", "POST")
+        assert answer.status == 200
+        assert (answer.scope["rota.who"].role.value, answer.scope["rota.by"]) == ("user", "pid")
+
+    def test_an_open_server_gives_no_more_rights_there(self, house: House) -> None:
+        answer = call(Guard(echo, house, lease_port=True, loopback=True), "/acquire", "POST")
+        assert (answer.scope["rota.who"].role.value, answer.scope["rota.by"]) == ("user", "pid")
+
+    def test_elsewhere_it_needs_one(self, shared: House) -> None:
+        guard = Guard(echo, shared, lease_port=True, loopback=False)
+        for path in ("/acquire", "/jobs", "/status", "/release"):
+            answer = call(guard, path, "POST")
+            assert answer.status == 401
+            assert answer.json["error"] == answer.json["detail"]
+        assert call(guard, "/acquire", "POST", SESAME).status == 200
+
+    def test_a_wrong_one_is_wrong_there_too(self, shared: House) -> None:
+        guard = Guard(echo, shared, lease_port=True, loopback=True)
+        assert call(guard, "/acquire", "POST", {"x-auth-token": "wrong"}, client="10.6.6.6").status == 401
+
+    def test_pages_of_others_are_kept_out_there_too(self, shared: House) -> None:
+        guard = Guard(echo, shared, lease_port=True, loopback=True)
+        assert call(guard, "/acquire", "POST", {"origin": "http://evil.example"}).status == 403
+        assert call(guard, "/acquire", "POST", {"host": "evil.example"}).status == 421
+        assert call(guard, "/acquire", "POST", {"content-length": str(MAX_BODY + 1)}).status == 413
+
+
+class TestPace:
+    def test_an_agent_has_a_budget_and_its_person_goes_on(self, house: House) -> None:
+        gate = gate_of(house.service)
+        bot, _ = issue(house.service, gate, "bot", "agent", acts_for="ann")
+        ann, _ = issue(house.service, gate, "ann", "user")
+        slow = replace_house(house, gate=gate, settings=replace(house.settings, agent_calls=1))
+        guard = Guard(echo, slow)
+        statuses = [call(guard, headers={"x-auth-token": bot}).status for _ in range(12)]
+        assert statuses == [200] * 10 + [429] * 2
+        refused = call(guard, headers={"x-auth-token": bot})
+        assert int(refused.headers["Retry-After".lower()]) >= 1
+        assert "bot" in refused.json["detail"]
+        assert call(guard, headers={"x-auth-token": ann}).status == 200
+
+    def test_a_person_may_submit_thousands_a_second(self, shared: House) -> None:
+        people = Buckets(20_000.0, 40_000.0)
+        assert not any(people.take("ann", i / 5000) for i in range(50_000))
+
+    def test_too_many_guesses_say_how_long_to_wait(self, house: House) -> None:
+        guard = Guard(echo, replace_house(house, gate=gate_of(house.service, shared="sesame", login_tries=2)))
+        answers = [call(guard, headers={"x-auth-token": "wrong"}) for _ in range(3)]
+        assert [answer.status for answer in answers] == [401, 401, 429]
+        assert answers[-1].headers["retry-after"] == "60"
+
+
+class TestHeaders:
+    def of(self, answer: Answer) -> None:
+        for name, value in HEADERS:
+            assert answer.headers[name.decode()] == value.decode()
+        assert answer.headers["cache-control"] == "no-store"
+
+    def test_they_are_on_every_answer(self, guard: Guard) -> None:
+        self.of(call(guard, headers=SESAME))
+        self.of(call(guard))
+        self.of(call(guard, headers={"host": "evil.example"}))
+        self.of(call(guard, headers={"origin": "null", **SESAME}))
+        self.of(call(guard, method="POST", headers={"content-length": "99999999", **SESAME}))
+
+    def test_also_when_an_app_breaks(self, shared: House) -> None:
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
+        def broken(request: Any) -> Any:
+            raise RuntimeError("sesame inside")
+
+        guard = Guard(Starlette(routes=[Route("/runs", broken)]), shared)
+        got: list[Any] = []
+
+        async def go() -> None:
+            async def send(message: Any) -> None:
+                got.append(message)
+
+            async def receive() -> Any:
+                return {"type": "http.request", "body": b""}
+
+            scope = {"type": "http", "method": "GET", "path": "/runs", "query_string": b"", "client": ("h", 1)}
+            scope |= {"headers": [(b"host", b"localhost"), (b"x-auth-token", b"open sesame")], "root_path": ""}
+            with pytest.raises(RuntimeError):
+                await guard(scope, receive, send)
+
+        asyncio.run(go())
+        assert got[0]["status"] == 500
+        assert set(HEADERS) <= set(got[0]["headers"])
+        assert b"sesame" not in got[1]["body"]
+
+    def test_an_answer_that_may_be_kept_says_so_itself(self, shared: House) -> None:
+        async def kept(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"cache-control", b"max-age=60")]})
+            await send({"type": "http.response.body", "body": b""})
+
+        assert call(Guard(kept, shared), headers=SESAME).headers["cache-control"] == "max-age=60"
+
+    def test_the_policy_allows_no_inline_script_and_no_frame(self) -> None:
+        policy = dict(HEADERS)[b"content-security-policy"].decode()
+        assert "unsafe" not in policy
+        assert "default-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+
+
+def test_lifespan_passes_through(shared: House) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    asyncio.run(Guard(app, shared)({"type": "lifespan"}, None, None))  # type: ignore[arg-type]
+    assert seen == ["lifespan"]

@@ -1,0 +1,65 @@
+"""Logs: whatever goes wrong, no secret is in them."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from rota import observe
+from rota.api import tokens
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    kept = root.handlers[:], root.level
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    observe.configure("open sesame", "", verbose=True)
+    yield stream
+    root.handlers[:], root.level = kept
+
+
+def test_the_shared_token_and_whatever_looks_like_one(log: io.StringIO) -> None:
+    secret, _ = tokens.make("ann", "user", 0.0)
+    logging.getLogger("x").info("open sesame %s and %s", secret, {"X-Auth-Token": secret})
+    logging.getLogger("x").warning("GET /login?code=%s", "A" * 32)
+    said = log.getvalue()
+    assert secret not in said
+    assert "open sesame" not in said
+    assert "A" * 32 not in said
+    assert said.count("***") == 4
+
+
+def test_also_inside_a_traceback(log: io.StringIO) -> None:
+    secret, _ = tokens.make("ann", "user", 0.0)
+    try:
+        try:
+            raise ValueError(f"bad header {secret}")
+        except ValueError as error:
+            raise RuntimeError("open sesame") from error
+    except RuntimeError:
+        logging.getLogger("x").exception("it broke")
+    said = log.getvalue()
+    assert "Traceback" in said
+    assert secret not in said
+    assert "open sesame" not in said
+
+
+def test_one_line_says_when_how_bad_and_where(log: io.StringIO) -> None:
+    logging.getLogger("rota.test").warning("careful")
+    assert " WARNING rota.test: careful\n" in log.getvalue()
+
+
+def test_the_chatter_of_libraries_is_kept_down(log: io.StringIO) -> None:
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "sqlalchemy.engine"):
+        logging.getLogger(name).info("a header, a parameter")
+    assert log.getvalue() == ""
+
+
+def test_no_secret_is_no_reason_to_strike_out_everything(log: io.StringIO) -> None:
+    logging.getLogger("x").info("plain")
+    assert "plain" in log.getvalue()

@@ -1,0 +1,84 @@
+"""Tokens: what is made, what is kept of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.api import tokens
+from rota.app.authz import Principal, Role
+from rota.app.errors import Invalid
+
+NOW = 1_000.0
+
+
+def test_only_a_hash_is_kept() -> None:
+    secret, token = tokens.make("ann", "user", NOW, note="laptop")
+    kept = token.draft().body
+    assert secret not in kept
+    assert secret.removeprefix("rota_") not in kept
+    assert token.hash in kept
+    assert token.hash not in json.dumps(token.public())
+    assert len(secret) > 40
+
+
+def test_no_two_are_alike() -> None:
+    made = [tokens.make("ann", "user", NOW) for _ in range(100)]
+    assert len({secret for secret, _ in made}) == len({token.id for _, token in made}) == 100
+
+
+def test_what_is_written_reads_back() -> None:
+    _, token = tokens.make("bot", "agent", NOW, expires_s=60, acts_for="ann", note="x")
+    draft = token.draft()
+    assert draft.kind == "token"
+    assert tokens.read(draft.id, json.loads(draft.body)) == token
+    assert token.principal == Principal("bot", Role.AGENT, "ann")
+
+
+def test_its_time() -> None:
+    _, token = tokens.make("ann", "user", NOW, expires_s=60)
+    assert token.valid(NOW + 59.9)
+    assert not token.valid(NOW + 60)
+    _, lasting = tokens.make("ann", "user", NOW)
+    assert lasting.valid(NOW + 1e9)
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("user", {"user": ""}), ("user", {"user": "a" * 65}), ("user", {"user": "ann ben"}), ("user", {"user": "ann\n"}),
+        ("user", {"user": "аnn"}), ("user", {"user": "ann/.."}), ("user", {"user": "$(id)"}), ("user", {"user": "a\0b"}),
+        ("user", {"user": "rota"}), ("user", {"user": "shared"}), ("user", {"user": "anonymous"}),
+        ("role", {"role": "root"}), ("role", {"role": "ADMIN"}), ("role", {"role": ""}),
+        ("acts_for", {"role": "agent"}), ("acts_for", {"role": "user", "acts_for": "ben"}),
+        ("acts_for", {"role": "agent", "acts_for": "be n"}),
+        ("expires", {"expires_s": 0}), ("expires", {"expires_s": -1}), ("expires", {"expires_s": 1e12}),
+        ("expires", {"expires_s": float("nan")}), ("expires", {"expires_s": float("inf")}),
+        ("note", {"note": "x" * 201}),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_by_its_field(field: str, given: dict[str, object]) -> None:
+    with pytest.raises(Invalid) as caught:
+        tokens.make(**{"user": "ann", "role": "user", "now": NOW, **given})  # type: ignore[arg-type]
+    assert caught.value.field == field
+    assert field in caught.value.message
+
+
+@given(st.text(max_size=80))
+def test_a_name_is_plain_or_refused(name: str) -> None:
+    try:
+        _, token = tokens.make(name, "user", NOW)
+    except Invalid:
+        return
+    assert token.user == name
+    assert name.isascii()
+    assert name.isprintable()
+    assert not set(name) & set(" /\\'\"$`;&|<>(){}[]*?!#~:,")
+
+
+@given(st.binary(max_size=100))
+def test_any_header_can_be_hashed(raw: bytes) -> None:
+    assert len(tokens.hash_of(raw.decode("utf-8", "surrogateescape"))) == 64
