@@ -1,8 +1,64 @@
-"""Text of others on this terminal."""
+"""Text for people: others' words made harmless, times and amounts as they are read."""
 
 from __future__ import annotations
 
+import time
 
-def plain(text: str) -> str:
+
+def plain(text: object) -> str:
     """Without control characters, bidi tricks and line ends: a name is data, it must not steer the terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(text))
+
+
+def span(seconds: float | None) -> str:
+    """4.2 s, 3 min, 2 h 05, 3 d 04 h: as exact as anybody reads it."""
+    if seconds is None:
+        return "-"
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 5970:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 2 * 86400:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02}"
+    if seconds < 1e9:
+        return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600):02} h"
+    return "ages"
+
+
+def clock(at: float | None) -> str:
+    """A moment, in local time; the day only where it is not today."""
+    if at is None:
+        return "-"
+    try:
+        moment = time.localtime(at)
+    except (OverflowError, OSError, ValueError):
+        return "-"
+    today = time.localtime()[:3] == moment[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", moment)
+
+
+def in_time(at: float | None, now: float | None = None) -> str:
+    """in 5 min (14:05:00); now; unknown."""
+    if at is None:
+        return "unknown"
+    left_s = at - (time.time() if now is None else now)
+    return "now" if left_s < 1.0 else f"in {span(left_s)} ({clock(at)})"
+
+
+def gpus(names: tuple[str, ...] | list[str]) -> str:
+    """node1:0,1,2 node2:5 instead of every GPU with its node."""
+    by_node: dict[str, list[str]] = {}
+    for name in names:
+        node, _, number = name.rpartition(":")
+        by_node.setdefault(node, []).append(number)
+    return plain(" ".join(f"{node}:{','.join(numbers)}" for node, numbers in by_node.items())) or "-"
+
+
+PRIORITIES = {1: "low", 2: "normal", 3: "high", 4: "critical"}
+
+
+def priority(number: int) -> str:
+    return PRIORITIES.get(number, str(number))

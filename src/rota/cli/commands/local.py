@@ -57,7 +57,7 @@ def command(
     """
     from rota.app.commands import Cancel, Submit
     from rota.app.errors import CannotStart, Conflict, Refused
-    from rota.app.submit import ENV_NAME
+    from rota.app.problems import ENV_NAME
     from rota.config import Settings
     from rota.core.resources import Request
     from rota.core.run import Spec
@@ -77,8 +77,8 @@ def command(
         terminal=terminal,
     )
     try:
-        with open_rota(Settings(data_dir, simulated=parse_cluster(cluster))) as service:
-            who = _me()
+        with open_rota(Settings(data_dir, simulated=parse_cluster(cluster))) as rota:
+            service, who = rota.service, _me()
             run: Run = service.do(who, Submit(spec))
             if terminal:
                 _say(f"its keyboard and screen: rota attach {run.id}")

@@ -1,0 +1,4 @@
+from rota.client import AsyncClient as AsyncClient
+from rota.client import Client as Client
+
+__version__: str

@@ -1,0 +1,39 @@
+"""`rota explain`: why is mine waiting."""
+
+from __future__ import annotations
+
+import click
+
+from rota.cli.connect import connect, emit, full_id, json_option, server_option
+from rota.cli.render import clock, in_time, plain
+from rota.cli.watch import show, watch_option
+
+
+@click.command()
+@watch_option
+@json_option
+@server_option
+@click.argument("run_id")
+def command(run_id: str, watch: bool, as_json: bool, server: str) -> None:
+    """Every reason why RUN_ID waits, who stands in its way, and what would start it sooner."""
+    with connect(server) as client:
+        run_id = full_id(client, run_id)
+        if as_json:
+            emit(client.explain(run_id).raw)
+            return
+
+        def draw() -> str:
+            why = client.explain(run_id)
+            if why.status not in ("queued", "ready"):
+                return f"{why.run_id} does not wait: it is {plain(why.status)}"
+            lines = [f"{why.run_id} is {plain(why.status)}" + (f", position {why.position}" if why.position else "")]
+            for reason in why.reasons:
+                until = f" until {clock(reason.until)}" if reason.until is not None else ""
+                behind = f"  <- {plain(' '.join(reason.runs))}" if reason.runs else ""
+                lines.append(f"  {plain(reason.code)}: {plain(reason.text)}{until}{behind}")
+            lines.append(f"expected to start {in_time(why.eta)}")
+            if why.hint:
+                lines.append(f"hint: {plain(why.hint)}")
+            return "\n".join(lines)
+
+        show(draw, watch)

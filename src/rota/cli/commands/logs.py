@@ -1,0 +1,73 @@
+"""`rota logs`: what a run wrote."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from rota.cli.connect import connect, full_id, server_option
+
+if TYPE_CHECKING:
+    from rota.client.model.run import LogChunk
+    from rota.client.sync import Client
+
+AT_FIRST, AT_MOST = 64_000, 16 << 20  # bytes looked at for the last lines
+PATIENCE_S = 24 * 3600.0
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("--attempt", type=click.IntRange(1), help="Of this attempt.  [default: the newest; with -f the first]")
+@click.option("-n", "--tail", type=click.IntRange(0), help="Only the last so many lines of what is there.")
+@server_option
+@click.argument("run_id")
+def command(run_id: str, follow: bool, attempt: int | None, tail: int | None, server: str) -> None:
+    """The output of RUN_ID, stdout and stderr together."""
+    with connect(server) as client:
+        run = client.run(full_id(client, run_id))
+        newest = max(1, len(run.attempts))
+        number = attempt or (1 if follow and tail is None else newest)
+        offset = 0
+        if tail is not None:
+            text, offset = _last(client, run.id, number, tail)
+            _write(text)
+        elif not follow:
+            for chunk in _pieces(client, run.id, number):
+                _write(chunk.content)
+        if follow:
+            for text in client.follow(run.id, attempt=number, offset=offset, patience_s=PATIENCE_S):
+                _write(text)
+
+
+def _pieces(client: Client, run_id: str, attempt: int, offset: int = 0) -> Iterator[LogChunk]:
+    """What is there, from a byte on."""
+    while True:
+        chunk = client.logs(run_id, offset, attempt=attempt)
+        if chunk.content:
+            yield chunk
+        if not chunk.has_more_after or chunk.end <= offset:
+            return
+        offset = chunk.end
+
+
+def _last(client: Client, run_id: str, attempt: int, lines: int) -> tuple[str, int]:
+    """The last lines, and the byte after them."""
+    size = client.logs(run_id, 0, limit=1, attempt=attempt).total_size
+    look = AT_FIRST
+    while True:
+        begin = max(0, size - look)
+        chunks = list(_pieces(client, run_id, attempt, begin))
+        rows = "".join(chunk.content for chunk in chunks).splitlines(keepends=True)
+        if begin == 0 or len(rows) > lines or look >= AT_MOST:
+            kept = rows[max(0, len(rows) - lines) :]
+            return "".join(kept), chunks[-1].end if chunks else size
+        look *= 4
+
+
+def _write(text: str) -> None:
+    if sys.stdout is not None:
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()

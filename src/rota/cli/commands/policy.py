@@ -1,0 +1,67 @@
+"""`rota policy`: who is next, and on which terms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from rota.cli.connect import connect, dry_option, emit, json_option, server_option
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """How is scheduled: `rota policy show`, `rota policy set KEY=VALUE`."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(show, as_json=False, server="")
+
+
+@command.command()
+@json_option
+@server_option
+def show(as_json: bool, server: str) -> None:
+    """The policy as it is."""
+    with connect(server) as client:
+        found = client.policy()
+    emit(found) if as_json else click.echo(_lines(found))
+
+
+@command.command(name="set")
+@dry_option
+@json_option
+@server_option
+@click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
+def change(pairs: tuple[str, ...], dry_run: bool, as_json: bool, server: str) -> None:
+    """Change it. Admins only.
+
+    \b
+    rota policy set scheduling_algorithm=fair_share max_concurrent_jobs=16
+    rota policy set 'limits={"gpus": 4}'
+    """
+    changes = dict(_pair(text) for text in pairs)
+    with connect(server) as client:
+        known = client.policy()
+        for name in changes:
+            if name not in known:
+                raise click.UsageError(f"{name[:50]!r} is no part of the policy; there are {', '.join(known)}")
+        found = client.set_policy(dry_run=dry_run, **changes)
+    emit(found) if as_json else click.echo(_lines(found))
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier() or name == "dry_run":
+        raise click.UsageError(f"{text[:80]!r}: write KEY=VALUE")
+    try:
+        return name, json.loads(value)  # numbers, true, false, objects
+    except (ValueError, RecursionError):
+        return name, value
+
+
+def _lines(policy: Mapping[str, Any]) -> str:
+    from rota.cli.table import facts
+
+    return facts([(name, value if isinstance(value, str) else json.dumps(value)) for name, value in policy.items()])

@@ -1,0 +1,63 @@
+"""`rota rerun`: the same once more, if wanted from the very code it was submitted from."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import Any
+
+import click
+
+from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, server_option
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--restore",
+    type=click.Path(),
+    metavar="DIR",
+    help="Make a fresh git worktree there as the code was then, and run in it.",
+)
+@click.option("--held", is_flag=True, help="Let it wait until `rota release`.")
+@click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did.")
+@click.option("-f", "--follow", is_flag=True, help="Show its output as well.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the id.")
+@dry_option
+@json_option
+@server_option
+@click.argument("run_id")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def command(run_id: str, restore: str | None, command: tuple[str, ...], server: str, **options: Any) -> None:
+    """Run RUN_ID again as a new run, with another COMMAND if one is given."""
+    with connect(server) as client:
+        old = client.run(full_id(client, run_id))
+        workdir = None
+        if restore:
+            from rota.cli.restore import restored
+
+            workdir = restored(client.workspace(old.id), old.workdir, os.path.abspath(restore), options["dry_run"])
+        run = client.rerun(
+            old.id,
+            command=shlex.join(command) if command else None,
+            workdir=workdir,
+            held=options["held"],
+            dry_run=options["dry_run"],
+        )
+        staying = (options["wait"] or options["follow"]) and not options["dry_run"]
+        if options["as_json"] and not staying:
+            emit(run.raw)
+        elif options["quiet"]:
+            click.echo(run.id)
+        elif options["dry_run"]:
+            click.echo("would be accepted; nothing was done")
+        elif not staying:
+            from rota.cli.follow import place
+
+            click.echo(place(client.run(run.id)))
+        if staying:
+            from rota.cli.follow import stay
+
+            code = stay(client, run.id, output=options["follow"], quiet=options["quiet"] or options["as_json"])
+            if options["as_json"]:
+                emit(client.run(run.id).raw)
+            leave(code)

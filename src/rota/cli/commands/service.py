@@ -1,0 +1,183 @@
+"""`rota service`: let systemd keep the server running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+UNIT = "rota.service"
+REFUSED = 75
+ENV_TEXT = """\
+# Settings of the Rota server, one NAME=value a line; `rota config show` lists them. Readable by its owner alone.
+#ROTA_HOST=127.0.0.1
+#ROTA_PORT=10000
+#ROTA_LEASE_PORT=9123
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the files of one kind of unit lie."""
+
+    system: bool
+    unit: Path
+    env_file: Path  # as systemd will see it
+    env_there: Path  # as we write it, under --root
+
+    @property
+    def systemctl(self) -> str:
+        return "systemctl" if self.system else "systemctl --user"
+
+
+_kind = click.option(
+    "--system/--user",
+    "system",
+    default=None,
+    help="For the whole machine, or for you alone.  [default: --system as root]",
+)
+_root = click.option(
+    "--root",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/"),
+    help="Write below this directory instead of /, for images and packages.",
+)
+
+
+@click.group()
+def command() -> None:
+    """Let systemd keep the server running. Jobs run on while it is restarted."""
+
+
+@command.command()
+@_kind
+@_root
+@click.option("--account", default="", help="With --system: the account the server runs as.  [default: root]")
+@click.option("--dry-run", is_flag=True, help="Print the unit and write nothing.")
+def install(system: bool | None, root: Path, account: str, dry_run: bool) -> None:
+    """Write the unit file, and say what to type next."""
+    site = _site(system, root)
+    if account and not site.system:
+        raise click.UsageError("--account goes with --system; a --user unit runs as you")
+    text = unit_text(site, account)
+    if dry_run:
+        click.echo(text, nl=False)
+        return
+    from rota.cli.units import MARK
+
+    if site.unit.exists() and MARK not in site.unit.read_text(errors="replace"):
+        _refuse(f"{site.unit} is there already and is not Rota's; move it away first")
+    try:
+        _write(site.unit, text, 0o644)
+        if not site.env_there.exists():
+            _write(site.env_there, ENV_TEXT, 0o600)
+    except OSError as error:
+        hint = "; as root, or with --user" if site.system else ""
+        _refuse(f"cannot write {error.filename}: {error.strerror}{hint}")
+    click.echo(f"wrote {site.unit}\nsettings go into {site.env_there}\n")
+    if not _systemd():
+        click.echo("systemd does not run on this machine; where it does:")
+    click.echo(f"  {site.systemctl} daemon-reload\n  {site.systemctl} enable --now rota")
+    if not site.system:
+        click.echo("  loginctl enable-linger    # so that it runs while you are logged out")
+
+
+@command.command()
+@_kind
+@_root
+def status(system: bool | None, root: Path) -> None:
+    """Whether it is installed, and what systemd says of it."""
+    site = _site(system, root)
+    if not site.unit.exists():
+        click.echo(f"not installed: there is no {site.unit}; see: rota service install --help")
+        sys.exit(4)  # systemd's own code for a unit that is not known
+    click.echo(f"installed: {site.unit}")
+    if not _systemd() or root != Path("/"):
+        click.echo("systemd does not run on this machine, so it is not started by it")
+        sys.exit(3)
+    sys.exit(subprocess.call([*site.systemctl.split(), "status", "--no-pager", "--lines=5", UNIT]))
+
+
+@command.command()
+@_kind
+@_root
+def uninstall(system: bool | None, root: Path) -> None:
+    """Remove the unit file. Settings and data stay, and so do running jobs."""
+    from rota.cli.units import MARK
+
+    site = _site(system, root)
+    if not site.unit.exists():
+        click.echo(f"not installed: there is no {site.unit}")
+        return
+    if MARK not in site.unit.read_text(errors="replace"):
+        _refuse(f"{site.unit} is not Rota's; remove it by hand if it should go")
+    running = _systemd() and root == Path("/")
+    if running:
+        subprocess.call([*site.systemctl.split(), "disable", "--now", UNIT])
+    try:
+        site.unit.unlink()
+    except OSError as error:
+        _refuse(f"cannot remove {site.unit}: {error.strerror}")
+    if running:
+        subprocess.call([*site.systemctl.split(), "daemon-reload"])
+    click.echo(f"removed {site.unit}; {site.env_there} and all data are still there")
+
+
+def unit_text(site: Site, account: str = "") -> str:
+    from rota.cli.units import fill, quoted
+
+    own = []
+    if site.system:
+        own = ["StateDirectory=rota", "StateDirectoryMode=0711", "Environment=ROTA_DATA_DIR=/var/lib/rota"]
+        own += [f"User={quoted(account)}"] if account else []
+        # without an account of its own the server is root, which starts each job as the person it belongs to
+    return fill(
+        UNIT,
+        {
+            "ROTA": " ".join(map(quoted, _this_rota())),
+            "ENV_FILE": str(site.env_file).replace("%", "%%"),
+            "OWN": "\n".join(own),
+            "HARDENING": "ProtectKernelLogs=yes\nProtectHostname=yes" if site.system else "",
+            "TARGET": "multi-user.target" if site.system else "default.target",
+        },
+    )
+
+
+def _this_rota() -> list[str]:
+    """The same installation as this one, by its absolute path: a service has no PATH of yours."""
+    program = Path(sys.executable).absolute().with_name("rota")
+    return [str(program)] if os.access(program, os.X_OK) else [sys.executable, "-P", "-m", "rota"]
+
+
+def _site(system: bool | None, root: Path) -> Site:
+    root = root.absolute()
+    if os.geteuid() == 0 if system is None else system:
+        env = Path("/etc/rota/rota.env")
+        return Site(True, root / "etc/systemd/system" / UNIT, env, root / env.relative_to("/"))
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config").absolute()
+    env = config / "rota" / "rota.env"
+    return Site(False, root / (config / "systemd/user" / UNIT).relative_to("/"), env, root / env.relative_to("/"))
+
+
+def _systemd() -> bool:
+    return Path("/run/systemd/system").is_dir() and shutil.which("systemctl") is not None
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        file.write(text)
+    draft.chmod(mode)
+    draft.replace(path)
+
+
+def _refuse(why: str) -> NoReturn:
+    click.echo(f"rota: {why}", err=True)
+    sys.exit(REFUSED)

@@ -1,0 +1,32 @@
+"""`rota show`: all that is known of one run."""
+
+from __future__ import annotations
+
+import click
+
+from rota.cli.connect import connect, emit, full_id, json_option, server_option
+
+
+@click.command()
+@click.option("--diff", is_flag=True, help="Print what was not committed when it was submitted, and nothing else.")
+@json_option
+@server_option
+@click.argument("run_id")
+def command(run_id: str, diff: bool, as_json: bool, server: str) -> None:
+    """All facts of a run: what was asked, where it ran, each attempt, the state of the code, and what it used."""
+    from rota.client.errors import NotFound
+
+    with connect(server) as client:
+        run = client.run(full_id(client, run_id))
+        try:
+            workspace = client.workspace(run.id)
+        except NotFound:
+            workspace = None
+    if as_json:
+        emit({**run.raw, "workspace": workspace})
+    elif diff:
+        click.echo((workspace or {}).get("diff", ""), nl=False)
+    else:
+        from rota.cli.story import story
+
+        click.echo(story(run, workspace))

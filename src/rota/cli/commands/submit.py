@@ -1,0 +1,141 @@
+"""`rota submit`: a command into the queue, and out comes its id, its place and when it is expected to start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, say, server_option
+from rota.cli.values import Duration, Priority, variables
+
+if TYPE_CHECKING:
+    from rota.client.model.run import Run
+    from rota.client.sync import Client
+
+WHENS = ("succeeded", "ended", "failed")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-G", "--gpus", type=click.IntRange(0, 100_000), help="GPUs to hold.  [default: 1 where there are any]")
+@click.option("-N", "--nodes", type=click.IntRange(1, 10_000), help="Spread them evenly over so many nodes.")
+@click.option("-J", "--name", default="", help="A name for the run.  [default: the command's]")
+@click.option("-t", "--time", "limit_s", type=Duration(), help="How long it may run: 90, 30m, 2h, 1-12:00:00.")
+@click.option("-p", "--priority", type=Priority(), help="low, normal, high, critical, or 1 to 4.")
+@click.option("-C", "--chdir", type=click.Path(), help="Run it there instead of here.")
+@click.option(
+    "-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable; NAME alone takes yours."
+)
+@click.option("--export", default="ALL", metavar="ALL|NONE|NAMES", show_default=True, help="Which of your variables.")
+@click.option("--shell", "line", default="", metavar="LINE", help="A line for the shell instead of a command.")
+@click.option("--estimate", "estimate_s", type=Duration(), help="How long it will take, for the plan.")
+@click.option("--retries", type=click.IntRange(0, 100), help="Tries after the first, also when the command fails.")
+@click.option("--depends", multiple=True, metavar="ID[:WHEN]", help="After that run succeeded, ended or failed.")
+@click.option("--preemptible", is_flag=True, help="May be stopped for something more urgent, and is run again.")
+@click.option("--tag", "tags", multiple=True, help="A word to find it by.")
+@click.option("--held", is_flag=True, help="Let it wait until `rota release`.")
+@click.option("--gpu-type", default="", help="A part of the GPU's name, such as H100.")
+@click.option("--gpu-memory", type=click.FloatRange(0), metavar="GB", help="At least so much on each GPU.")
+@click.option("--cpus", type=click.IntRange(0), help="CPUs on each node.")
+@click.option("--mem", type=click.FloatRange(0), metavar="GB", help="Host memory on each node.")
+@click.option("--terminal", is_flag=True, help="Give it a terminal that `rota attach` can look into.")
+@click.option("--no-snapshot", is_flag=True, help="Do not record the state of the git checkout.")
+@click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did.")
+@click.option("-f", "--follow", is_flag=True, help="Show its output as well.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the id.")
+@dry_option
+@json_option
+@server_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def command(command: tuple[str, ...], line: str, server: str, **options: Any) -> None:
+    """Put COMMAND into the queue. Everything from its first word on is its own.
+
+    \b
+    rota submit -G 2 -t 4h -- python train.py --lr 0.1
+    rota submit --shell 'python prepare.py && python train.py'
+    """
+    if bool(command) == bool(line):
+        raise click.UsageError("give a command to run, or a line for the shell with --shell")
+    with connect(server) as client:
+        fields = _fields(client, command or ("/bin/sh", "-c", line), options)
+        dry_run, held = options["dry_run"], options["held"]
+        run = client.submit(line or command, name=options["name"], held=held, dry_run=dry_run, **fields)
+        staying = (options["wait"] or options["follow"]) and not dry_run
+        if options["quiet"] or options["as_json"]:
+            if options["as_json"] and not staying:
+                emit(run.raw)
+            elif not options["as_json"]:
+                click.echo(run.id)
+        else:
+            _tell(client, run, dry_run, staying)
+        if staying:
+            _stay(client, run, options)
+
+
+def _fields(client: Client, argv: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """The options in the words of POST /runs; what was not given is left to the server."""
+    where = _directory(options["chdir"])
+    umask = os.umask(0o077)
+    os.umask(umask)
+    fields: dict[str, Any] = {
+        "workdir": where,
+        "gpus": options["gpus"],
+        "nodes": options["nodes"],
+        "env": variables(options["pairs"], options["export"], dict(os.environ)),
+        "umask": umask,
+        "priority": options["priority"],
+        "time_limit_seconds": options["limit_s"],
+        "estimated_duration_seconds": options["estimate_s"],
+        "max_retries": options["retries"],
+        "retry_failures": True if options["retries"] else None,
+        "depends_on": [_dependency(client, text) for text in options["depends"]] or None,
+        "preemptible": options["preemptible"] or None,
+        "terminal": options["terminal"] or None,
+        "tags": list(options["tags"]) or None,
+        "gpu_type": options["gpu_type"] or None,
+        "gpu_memory_gb": options["gpu_memory"],
+        "cpus": options["cpus"],
+        "memory_gb": options["mem"],
+    }
+    if not options["no_snapshot"]:
+        from rota.cli.workspace import snapshot
+
+        fields["workspace"] = snapshot(where, argv, fields["env"])
+    return fields
+
+
+def _directory(chdir: str | None) -> str:
+    try:
+        return os.path.abspath(chdir) if chdir else os.getcwd()
+    except FileNotFoundError:
+        raise click.UsageError("the current directory is gone; change to one that is there") from None
+
+
+def _dependency(client: Client, text: str) -> dict[str, str]:
+    run_id, _, when = text.partition(":")
+    if when not in ("", *WHENS):
+        raise click.BadParameter(f"{when[:30]!r} is not one of {', '.join(WHENS)}", param_hint="--depends")
+    return {"run_id": full_id(client, run_id), "when": when or "succeeded"}
+
+
+def _tell(client: Client, run: Run, dry_run: bool, staying: bool) -> None:
+    from rota.cli.follow import place
+
+    if dry_run:
+        click.echo("would be accepted; nothing was done")
+    elif staying:
+        say(f"run {run.id}")
+    else:
+        click.echo(place(client.run(run.id)))
+
+
+def _stay(client: Client, run: Run, options: dict[str, Any]) -> None:
+    from rota.cli.follow import stay
+
+    code = stay(client, run.id, output=options["follow"], quiet=options["quiet"] or options["as_json"])
+    if options["as_json"]:
+        emit(client.run(run.id).raw)
+    sys.stdout.flush() if sys.stdout is not None else None
+    leave(code)

@@ -1,0 +1,85 @@
+"""`rota sweep`: one command over a grid of parameters."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from rota.cli.connect import connect, dry_option, emit, json_option, server_option
+from rota.cli.values import Duration, Priority, parameter, variables
+
+MOST_RUNS = 10_000
+
+
+@click.command()
+@click.option("--base", "base_command", required=True, metavar="LINE", help="The command; --NAME=VALUE is added to it.")
+@click.option(
+    "-p", "--param", "params", multiple=True, required=True, metavar="NAME=VALUES", help="lr=0.1,0.01 seed=1..5"
+)
+@click.option("--parallel", type=click.IntRange(1, MOST_RUNS), help="Keep at most so many going.  [default: all]")
+@click.option("--max-runs", type=click.IntRange(1, MOST_RUNS), help="Cut the grid there.  [default: the whole grid]")
+@click.option("-G", "--gpus", type=click.IntRange(0, 100_000), help="GPUs of each run.")
+@click.option("-t", "--time", "limit_s", type=Duration(), help="How long each may run.")
+@click.option("--priority", type=Priority(), help="low, normal, high, critical, or 1 to 4.")
+@click.option("-C", "--chdir", type=click.Path(), help="Run it there instead of here.")
+@click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable.")
+@click.option("--held", is_flag=True, help="Make the runs, and start none.")
+@click.option("--no-snapshot", is_flag=True, help="Do not record the state of the git checkout.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the id.")
+@dry_option
+@json_option
+@server_option
+@click.argument("name")
+def command(name: str, base_command: str, params: tuple[str, ...], server: str, **options: Any) -> None:
+    """Make a run for every combination of the parameters.
+
+    \b
+    rota sweep lr --base 'python train.py' -p lr=0.1,0.01 -p seed=1..5 --parallel 4
+    """
+    parameters: dict[str, list[object]] = {}
+    size = 1
+    for text in params:
+        key, values = parameter(text)
+        parameters[key] = values
+        size *= len(values)
+    if size > MOST_RUNS and not options["max_runs"]:
+        raise click.UsageError(f"that makes {size} runs; cut the grid with --max-runs, {MOST_RUNS} at most")
+    try:
+        where = os.path.abspath(options["chdir"] or ".")
+    except FileNotFoundError:
+        raise click.UsageError("the current directory is gone; change to one that is there") from None
+    fields: dict[str, Any] = {
+        "workdir": where,
+        "gpu_count": options["gpus"],
+        "time_limit_seconds": options["limit_s"],
+        "priority": options["priority"],
+        "env": variables(options["pairs"], "ALL", dict(os.environ)),
+    }
+    if not options["no_snapshot"]:
+        from rota.cli.workspace import snapshot
+
+        fields["workspace"] = snapshot(where, ("/bin/sh", "-c", base_command), fields["env"])
+    with connect(server) as client:
+        starts = not options["held"] and options["parallel"] is None
+        sweep = client.create_sweep(
+            name,
+            base_command,
+            parameters,
+            max_runs=options["max_runs"] or size,
+            auto_start=starts,
+            dry_run=options["dry_run"],
+            **fields,
+        )
+        if options["parallel"] and not options["held"] and not options["dry_run"]:
+            client.start_sweep(sweep.id, parallel=options["parallel"])
+            sweep = client.sweep(sweep.id)
+    if options["as_json"]:
+        emit(sweep.raw)
+    elif options["quiet"]:
+        click.echo(sweep.id)
+    else:
+        total = (sweep.progress or {}).get("total", len(sweep.run_ids))
+        word = "would be" if options["dry_run"] else sweep.status
+        click.echo(f"sweep {sweep.id} {word}: {total} runs")

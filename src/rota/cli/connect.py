@@ -1,0 +1,104 @@
+"""From a command to the server and back: the client, ids by their beginning, and what an error means to a shell."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rota.client.errors import BadAnswer, NotFound, Refused, RotaError, Unauthorised, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rota.client.sync import Client
+
+USAGE, UNREACHABLE, REFUSED, NOT_AUTHORISED = 2, 69, 75, 77
+FULL_ID = 12
+MOST_LOOKED_AT = 5000  # runs, when an id is given by its beginning
+
+server_option = click.option(
+    "--server", default="", metavar="URL", help="Instead of $ROTA_URL: http://host:port or unix:///path/rota.sock."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout.")
+dry_option = click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")
+
+
+def connect(server: str = "", **options: Any) -> Client:
+    from rota.client.sync import Client
+
+    return Client.from_env(server, **options)
+
+
+def say(text: str) -> None:
+    """A message to the person, beside the output."""
+    click.echo(f"rota: {text}", err=True)
+
+
+def emit(value: Any) -> None:
+    """The one JSON value on stdout."""
+    import json
+
+    click.echo(json.dumps(value))
+
+
+def fail(error: RotaError) -> int:
+    """Say what went wrong and what to do next, in one line; the exit code."""
+    from rota.cli.render import plain
+
+    say(plain(f"{error}{_next_step(error)}"))
+    return exit_code(error)
+
+
+def exit_code(error: RotaError) -> int:
+    if isinstance(error, Unreachable | BadAnswer):
+        return UNREACHABLE
+    if isinstance(error, Unauthorised):
+        return NOT_AUTHORISED
+    if isinstance(error, Refused):
+        return USAGE if error.status == 422 else REFUSED
+    return USAGE  # said by the client itself, before anything was sent: an address, a token file
+
+
+def _next_step(error: RotaError) -> str:
+    if isinstance(error, Unreachable) and not error.sent:
+        return "; start one with `rota up`, or name one with ROTA_URL; `rota doctor` looks closer"
+    if isinstance(error, Unauthorised) and error.status == 401:
+        return "; log in with `rota login`, or set ROTA_TOKEN"
+    if isinstance(error, NotFound) and "un not found" in error.detail:
+        return "; see `rota queue` and `rota history`"
+    return ""
+
+
+def full_id(client: Client, text: str) -> str:
+    """The run whose id begins so. A whole id is believed; the server will say if there is none."""
+    text = text.strip().lower()
+    if not text or len(text) >= FULL_ID or any(char not in "0123456789abcdef" for char in text):
+        return text or "-"
+    found = {run.id for run in client.runs(archived=True, limit=MOST_LOOKED_AT) if run.id.startswith(text)}
+    if len(found) == 1:
+        return found.pop()
+    if not found:
+        raise NotFound(404, f"no run begins with {text}; see `rota queue` and `rota history`", "run_id")
+    some = ", ".join(sorted(found)[:4])
+    raise Refused(422, f"{len(found)} runs begin with {text}: {some}; give more of it", "run_id")
+
+
+def for_each(client: Client, ids: Iterable[str], act: Callable[[str], str]) -> int:
+    """Do it to each run and say how it went; one that fails does not stop the rest. The exit code: of the first that
+    failed."""
+    code = 0
+    for text in ids:
+        try:
+            click.echo(act(full_id(client, text)))
+        except Unreachable:
+            raise
+        except RotaError as error:
+            code = code or fail(error)
+    return code
+
+
+def leave(code: int) -> None:
+    if code:
+        sys.exit(code)

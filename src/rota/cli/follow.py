@@ -1,0 +1,162 @@
+"""Staying with a run until its end: its place in the queue, its output, and what Ctrl-C means.
+
+While it waits, Ctrl-C takes it out of the queue. While it runs, the first asks it politely to end, the second kills it,
+the third leaves it alone. A server that is lost is waited for: the run does not depend on it, nor on us.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from rota.cli.connect import REFUSED, say
+from rota.cli.progress import Progress
+from rota.cli.render import in_time, plain, span
+from rota.client.errors import Busy, Refused, RotaError, Unreachable
+
+if TYPE_CHECKING:
+    from rota.client.model.run import Run
+    from rota.client.sync import Client
+
+PATIENCE_S = 24 * 3600.0
+FIRST_LOOK_S, LAST_LOOK_S = 0.02, 1.0
+LAST_PRESS = 2
+
+
+def stay(client: Client, run_id: str, *, output: bool, quiet: bool = False) -> int:
+    """Until the run has ended. Its exit code."""
+    with _interrupts(client, run_id):
+        if output:
+            _until_begun(client, run_id, Progress(quiet))
+            for text in client.follow(run_id, patience_s=PATIENCE_S):
+                _write(text)
+        run = _until_ended(client, run_id, Progress(quiet or output))
+    if not quiet:
+        say(summary(run))
+    return code_of(run)
+
+
+def summary(run: Run) -> str:
+    """How it ended, how long it waited and ran, and what it used."""
+    words = [f"{run.id} {run.status}"]
+    if run.error and not run.ok:
+        words[0] += f": {plain(run.error)}"
+    begin = run.started_at or run.launched_at
+    if run.created_at is not None and begin is not None:
+        words.append(f"waited {span(begin - run.created_at)}")
+    if begin is not None and run.ended_at is not None:
+        words.append(f"ran {span(run.ended_at - begin)}")
+    hours = gpu_hours(run)
+    if hours:
+        words.append(f"{hours:.3f} GPU-hours")
+    return ", ".join(words)
+
+
+def gpu_hours(run: Run) -> float:
+    return sum(attempt.gpu_seconds or 0.0 for attempt in run.attempts) / 3600
+
+
+def code_of(run: Run) -> int:
+    """The command's own; where Rota ended it, something that is no success."""
+    if run.ok:
+        return 0
+    return run.exit_code if run.exit_code and 0 < run.exit_code < 256 else REFUSED
+
+
+def place(run: Run) -> str:
+    """One line on where a run stands."""
+    if run.status == "queued":
+        where = f"position {run.position}, " if run.position else ""
+        why = f"; {plain(run.reasons[0].text)}" if run.reasons else ""
+        return f"{run.id} queued: {where}expected to start {in_time(run.eta)}{why}"
+    if run.status == "ready":
+        return f"{run.id} held; let it go with `rota release {run.id}`"
+    since = run.started_at or run.launched_at
+    return f"{run.id} {run.status}" + (f" for {span(time.time() - since)}" if run.active and since else "")
+
+
+def _until_begun(client: Client, run_id: str, progress: Progress) -> None:
+    pause_s = FIRST_LOOK_S
+    while True:
+        run = _look(client, run_id, progress)
+        if run is not None:
+            if not run.waiting:
+                progress.clear()
+                return
+            progress.show(place(run), f"{run.status} {run.position}")
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.4, LAST_LOOK_S)
+
+
+def _until_ended(client: Client, run_id: str, progress: Progress) -> Run:
+    pause_s = FIRST_LOOK_S
+    while True:
+        run = _look(client, run_id, progress)
+        if run is not None:
+            if run.ended:
+                progress.clear()
+                return run
+            progress.show(place(run), f"{run.status} {run.position}")
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.4, LAST_LOOK_S)
+
+
+def _look(client: Client, run_id: str, progress: Progress) -> Run | None:
+    try:
+        return client.run(run_id)
+    except (Unreachable, Busy) as error:
+        progress.show(f"{error}; the run is not affected, trying again", "lost")
+        return None
+
+
+def _write(text: str) -> None:
+    if sys.stdout is not None:
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass"))
+        sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _interrupts(client: Client, run_id: str) -> Iterator[None]:
+    presses: list[int] = []
+
+    def pressed(number: int, frame: object) -> None:
+        presses.append(number)
+        if len(presses) > LAST_PRESS:
+            _tell(f"leaving; {run_id} is left as it is: rota show {run_id}")
+            os._exit(128 + number)
+        first = len(presses) == 1
+        _tell("cancelling; once more to kill it" if first else "killing it; once more to leave it alone")
+        try:
+            # a client of its own: the other one may be in the middle of a call
+            with _another(client) as other:
+                other.cancel(run_id, grace_s=None if first else 0.0)
+        except Refused as refusal:
+            if refusal.status != 400:  # 400: it has just ended
+                _tell(f"not cancelled: {refusal}")
+        except RotaError as error:
+            _tell(f"not cancelled: {error}")
+
+    before = [(number, signal.signal(number, pressed)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _another(client: Client) -> Client:
+    from rota.client.address import find_token
+    from rota.client.sync import Client as Made
+
+    return Made(client.url, find_token()[0], connect_s=2.0, answer_s=10.0, tries=2)
+
+
+def _tell(text: str) -> None:
+    """Straight to stderr: this may be a signal handler in the middle of another print."""
+    with suppress(OSError):
+        os.write(2, f"\nrota: {text}\n".encode("utf-8", "replace"))

@@ -1,0 +1,173 @@
+"""Ask for GPUs and wait for them, through restarts of the server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, Protocol
+
+from rota.cli.lease.door import Door, Exchange
+from rota.client.errors import BadAnswer, RotaError, Unreachable
+
+UNREACHABLE, REFUSED, NOT_AUTHORISED = 69, 75, 77
+SHOWN = 2000  # characters of the command that others get to see
+LOOK_S = 1.0  # between two looks at the progress
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Grant:
+    """What was given."""
+
+    __slots__ = ("gpus", "job_id")
+
+    def __init__(self, job_id: str, gpus: str) -> None:
+        self.job_id = job_id
+        self.gpus = gpus  # "0,1"; "" for none
+
+
+class Failed(Exception):
+    """No grant; the exit code and what to say."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Left(BaseException):
+    """A signal asked this waiter to go. Not an Exception: nothing on the way may swallow it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Screen(Protocol):
+    """Who tells the person at the terminal."""
+
+    def waiting(self, door: Door) -> None:
+        """Called about once a second while nothing has been given yet."""
+
+    def lost(self, why: str) -> None: ...
+    def back(self) -> None: ...
+
+
+def acquire(
+    door: Door, gpus: int, screen: Screen, *, timeout_s: float | None = None, name: str = "", argv: Sequence[str] = ()
+) -> Grant:
+    """Raises Failed, or Left when a signal came while waiting. The key makes each new try the same request. `name` and
+    `argv` are for those who look at the queue; a server that does not know them ignores them."""
+    body: dict[str, Any] = {"pid": os.getpid(), "num_gpus": gpus}
+    body |= {"name": name} if name else {}
+    body |= {"argv": _shown(argv)} if argv else {}
+    headers = {"Idempotency-Key": f"lease-{os.getpid()}-{os.urandom(8).hex()}"}
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    joined = False  # whether the server has ever taken the request
+    lost = False  # whether it is away now, and was said to be
+    pause_s = FIRST_PAUSE_S
+    with _leaving_on_signals():
+        while True:
+            try:
+                exchange = Exchange(door, "POST", "/acquire", body, headers)
+            except Unreachable as error:
+                trouble = str(error)
+                if not joined:
+                    raise Failed(UNREACHABLE, f"{trouble}; start one with: rota up") from error
+            except RotaError as error:
+                raise Failed(UNREACHABLE, str(error)) from error
+            else:
+                joined = True
+                try:
+                    if lost:
+                        screen.back()
+                    lost = False
+                    status, value = _wait(exchange, door, screen, deadline)
+                    if status < 500 and status != 429:
+                        return _grant(status, value)
+                    trouble = f"the server answered {status}{_said(value)}"
+                except Unreachable as error:
+                    trouble = str(error)
+                except BadAnswer as error:
+                    raise Failed(UNREACHABLE, f"{door.address}: {error}") from error
+                finally:
+                    exchange.close()
+            if not lost:
+                screen.lost(trouble)
+                pause_s = FIRST_PAUSE_S
+            lost = True
+            _out_of_time(deadline)
+            time.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+
+
+def _shown(argv: Sequence[str]) -> list[str]:
+    """The beginning of the command: enough to know it by, however long it is."""
+    words: list[str] = []
+    room = SHOWN
+    for word in argv:
+        if room <= 0:
+            return [*words, "..."]
+        words.append(word[:room])
+        room -= len(word) + 1
+    return words
+
+
+def _wait(exchange: Exchange, door: Door, screen: Screen, deadline: float | None) -> tuple[int, Any]:
+    while not exchange.ready(_slice(deadline)):
+        _out_of_time(deadline)
+        screen.waiting(door)
+    return exchange.answer()
+
+
+def _slice(deadline: float | None) -> float:
+    return LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+
+
+def _out_of_time(deadline: float | None) -> None:
+    if deadline is not None and time.monotonic() >= deadline:
+        raise Failed(REFUSED, "no GPUs within the time; left the queue")
+
+
+def _grant(status: int, value: Any) -> Grant:
+    if status == 200 and isinstance(value, dict) and isinstance(value.get("gpus"), str) and "job_id" in value:
+        return Grant(str(value["job_id"]), value["gpus"])
+    said = _said(value)
+    if status in (401, 403):
+        raise Failed(NOT_AUTHORISED, f"not authorised{said}; set ROTA_TOKEN, or: rota login")
+    if said == ": pid not alive":
+        raise Failed(REFUSED, "the server cannot see this process: it runs on another machine; use: rota submit")
+    if status >= 400 or said:
+        raise Failed(REFUSED, f"refused{said or f' with status {status}'}")
+    raise Failed(UNREACHABLE, "the server's answer is no grant of GPUs; is the address that of a lease door?")
+
+
+def _said(value: Any) -> str:
+    """What an error's body says, as one line that cannot steer the terminal."""
+    text = value.get("error", value.get("detail", "")) if isinstance(value, dict) else ""
+    if isinstance(text, list):
+        text = "; ".join(str(item.get("msg", "")) for item in text if isinstance(item, dict))
+    line = " ".join(str(text).split())[:500]
+    return ": " + "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line) if line else ""
+
+
+@contextmanager
+def _leaving_on_signals() -> Iterator[None]:
+    """A signal that somebody chose to ignore for us (nohup, a background job) stays ignored."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise Left(number)
+
+    before = {}
+    for number in LEAVING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            with suppress(TypeError):  # None: it was not set from Python
+                signal.signal(number, handler)

@@ -1,0 +1,59 @@
+"""The code of an earlier run, made again: a fresh git worktree at its commit with its changes applied."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rota.client.errors import Refused
+
+PATIENCE_S = 120.0
+
+
+def restored(workspace: Mapping[str, Any], workdir: str, target: str, dry_run: bool = False) -> str:
+    """Make `target`; the directory in it that `workdir` was in the old checkout. All of it, or nothing stays."""
+    root, commit = str(workspace.get("root") or ""), str(workspace.get("commit") or "")
+    if not root or not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+        raise _refusal("it was not submitted from a git commit")
+    if workspace.get("diff_truncated"):
+        raise _refusal("its changes were too large, or no text, to be kept whole; check out the commit by hand")
+    if not os.path.exists(os.path.join(root, ".git")):
+        raise _refusal(f"its checkout {root} is not on this machine")
+    if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):
+        raise _refusal(f"{target} is there already and not an empty directory; name another")
+    inside = os.path.relpath(os.path.realpath(workdir), os.path.realpath(root))
+    place = target if inside == "." or inside.startswith("..") else os.path.join(target, inside)
+    if dry_run:
+        return place
+    _git(root, ["worktree", "add", "--quiet", "--detach", "--", target, commit], "the worktree was not made")
+    try:
+        diff = str(workspace.get("diff") or "")
+        if diff:
+            _git(target, ["apply", "--whitespace=nowarn", "-"], "its changes do not apply", diff.encode())
+        os.makedirs(place, exist_ok=True)
+    except (Refused, OSError):
+        _git(root, ["worktree", "remove", "--force", "--", target], f"and {target} is left half made")
+        raise
+    return place
+
+
+def _git(where: str, words: Sequence[str], trouble: str, given: bytes = b"") -> None:
+    env = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            ["git", "-C", where, *words], input=given, capture_output=True, env=env, timeout=PATIENCE_S, check=False
+        )
+    except FileNotFoundError:
+        raise _refusal("there is no git on this machine") from None
+    except subprocess.TimeoutExpired:
+        raise _refusal(f"{trouble}: git took too long") from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise _refusal(f"{trouble}: {said[-1] if said else 'git failed'}")
+
+
+def _refusal(why: str) -> Refused:
+    return Refused(409, f"the code cannot be restored: {why}", "--restore")

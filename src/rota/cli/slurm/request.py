@@ -1,0 +1,100 @@
+"""From sbatch's options to the fields of a submit. Pure: what it needs of the world is given to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.cli.slurm import values
+from rota.cli.slurm.export import exported
+from rota.cli.slurm.options import Parsed, UsageError
+
+
+def shape(parsed: Parsed) -> dict[str, Any]:
+    """GPUs, nodes, CPUs, memory. In Slurm --gpus counts the whole job, --gres each node; no word of GPUs means none."""
+    nodes = _nodes(parsed.last("nodes") or "1")
+    tasks = _tasks(parsed, nodes)
+    gpus = _gpus(parsed, nodes, tasks)
+    fields: dict[str, Any] = {"gpu_count": gpus.count}
+    if gpus.type:
+        fields["gpu_type"] = gpus.type
+    if nodes > 1:
+        if gpus.count % nodes:
+            raise UsageError(f"--gpus: {gpus.count} cannot be shared evenly by {nodes} nodes")
+        fields["nodes"] = nodes
+    per_task = values.number("cpus-per-task", parsed.last("cpus-per-task") or "1", 1)
+    per_node = -(-tasks // nodes) * per_task
+    if parsed.has("cpus-per-task") or parsed.has("ntasks") or parsed.has("ntasks-per-node"):
+        fields["cpus"] = per_node
+    memory_gb = _memory_gb(parsed, per_node, gpus.count // nodes)
+    if memory_gb:
+        fields["memory_gb"] = memory_gb
+    limit_s = values.time_limit_s(parsed.last("time") or "UNLIMITED")
+    if limit_s is not None:
+        fields["time_limit_seconds"] = limit_s
+    if parsed.has("no-requeue"):
+        fields["max_retries"] = 0
+    return fields
+
+
+def tags(parsed: Parsed) -> list[str]:
+    """What Rota has no place for but squeue and sacct show."""
+    kept = ((name, parsed.last(name) or "") for name in ("partition", "account"))
+    return [f"{name}={value[:100]}" for name, value in kept if value]
+
+
+def environment(parsed: Parsed, env: Mapping[str, str], submit_dir: str, fields: Mapping[str, Any]) -> dict[str, str]:
+    tasks = _tasks(parsed, int(fields.get("nodes", 1)))
+    made = exported(parsed.last("export") or "ALL", env)
+    made |= {"SLURM_SUBMIT_DIR": submit_dir, "SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
+    made |= {
+        f"SLURM_JOB_{name.upper()}": parsed.last(name) or "" for name in ("partition", "account") if parsed.has(name)
+    }
+    if parsed.has("cpus-per-task"):
+        made["SLURM_CPUS_PER_TASK"] = parsed.last("cpus-per-task") or ""
+    if "gpu_count" in fields:
+        made["SLURM_GPUS"] = str(fields["gpu_count"])
+    return made
+
+
+def _nodes(text: str) -> int:
+    """`2`, or `2-4`, of which the least is taken: a run asks for exactly so many."""
+    least, dash, most = text.partition("-")
+    nodes = values.number("nodes", least, 1)
+    if dash and values.number("nodes", most, 1) < nodes:
+        raise UsageError(f"--nodes: {text!r} does not run upwards")
+    return nodes
+
+
+def _tasks(parsed: Parsed, nodes: int) -> int:
+    if parsed.has("ntasks"):
+        return values.number("ntasks", parsed.last("ntasks") or "", 1)
+    return nodes * values.number("ntasks-per-node", parsed.last("ntasks-per-node") or "1", 1)
+
+
+def _gpus(parsed: Parsed, nodes: int, tasks: int) -> values.Gpus:
+    found: list[tuple[str, values.Gpus]] = []
+    for name, times in (("gpus", 1), ("gpus-per-node", nodes), ("gpus-per-task", tasks)):
+        if parsed.has(name):
+            asked = values.gpus(name, parsed.last(name) or "")
+            found.append((name, values.Gpus(asked.count * times, asked.type)))
+    per_node = values.gres(parsed.last("gres") or "")
+    if per_node is not None:
+        found.append(("gres", values.Gpus(per_node.count * nodes, per_node.type)))
+    if len({gpus.count for _, gpus in found}) > 1:
+        said = ", ".join(f"--{name}: {gpus.count}" for name, gpus in found)
+        raise UsageError(f"the options do not agree how many GPUs the job has ({said})")
+    types = {gpus.type for _, gpus in found if gpus.type}
+    if len(types) > 1:
+        raise UsageError(f"a run has GPUs of one type, not of {' and '.join(sorted(types))}")
+    return values.Gpus(found[0][1].count, "".join(types)) if found else values.Gpus(0)
+
+
+def _memory_gb(parsed: Parsed, cpus: int, gpus: int) -> float:
+    given = [name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if parsed.has(name)]
+    if len(given) > 1:
+        raise UsageError(f"--{given[0]} and --{given[1]} are mutually exclusive")
+    if not given:
+        return 0.0
+    amount = values.memory_gb(given[0], parsed.last(given[0]) or "")
+    return amount * {"mem": 1, "mem-per-cpu": cpus, "mem-per-gpu": max(1, gpus)}[given[0]]

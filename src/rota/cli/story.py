@@ -1,0 +1,125 @@
+"""A run, told whole: facts, attempts, the code it was submitted from, and what it used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rota.cli.follow import gpu_hours
+from rota.cli.render import clock, gpus, in_time, plain, priority, span
+from rota.cli.table import facts, table
+
+if TYPE_CHECKING:
+    from rota.client.model.run import Run
+
+
+def story(run: Run, workspace: Mapping[str, Any] | None) -> str:
+    parts = [facts(_facts(run))]
+    if run.reasons:
+        parts.append("why it waits\n" + "\n".join(f"  {plain(reason.text)}" for reason in run.reasons))
+    if run.attempts:
+        parts.append(_attempts(run))
+    if workspace:
+        parts.append("code\n" + _indented(facts(_code(workspace))))
+    links = run.raw.get("links")
+    if isinstance(links, list) and links:
+        parts.append("links\n" + "\n".join(f"  {_link(link)}" for link in links[:20]))
+    used = efficiency(run)
+    if used:
+        parts.append(used)
+    return "\n\n".join(parts)
+
+
+def efficiency(run: Run) -> str:
+    """What it cost: waiting, running, GPU-hours."""
+    begin = run.started_at or run.launched_at
+    words = []
+    if begin is not None and run.created_at is not None:
+        words.append(f"waited {span(begin - run.created_at)}")
+    if begin is not None and run.ended_at is not None:
+        words.append(f"ran {span(run.ended_at - begin)}")
+    if gpu_hours(run):
+        words.append(f"{gpu_hours(run):.3f} GPU-hours in {len(run.attempts)} attempt{'s'[: len(run.attempts) != 1]}")
+    return ", ".join(words)
+
+
+def _facts(run: Run) -> list[tuple[str, object]]:
+    raw = run.raw
+    waiting = run.waiting
+    needs = raw.get("depends_on")
+    return [
+        ("run", run.id),
+        ("name", run.name),
+        ("state", run.status + (f": {run.error}" if run.error else "")),
+        ("exit code", run.exit_code),
+        ("user", run.user),
+        ("command", run.command),
+        ("directory", run.workdir),
+        ("GPUs", f"{run.gpu_count}" + (f" on {gpus(run.gpus)}" if run.gpus else "") + _simulated(run)),
+        ("priority", priority(run.priority)),
+        ("time limit", span(run.time_limit_seconds)),
+        ("estimate", span(run.estimated_duration_seconds)),
+        ("after", " ".join(f"{one.get('run_id')}:{one.get('when')}" for one in needs) if _objects(needs) else ""),
+        ("sweep", run.sweep_id),
+        ("rerun of", run.parent_run_id),
+        ("tags", " ".join(run.tags)),
+        ("submitted", clock(run.created_at)),
+        ("started", clock(run.started_at)),
+        ("ended", clock(run.ended_at)),
+        ("position", run.position if waiting else None),
+        ("expected start", in_time(run.eta) if run.status == "queued" else None),
+        ("hint", run.hint),
+    ]
+
+
+def _simulated(run: Run) -> str:
+    return " (simulated)" if run.simulated and run.gpu_count else ""
+
+
+def _attempts(run: Run) -> str:
+    rows = [
+        (
+            number,
+            clock(one.started),
+            span(one.ended - one.started) if one.ended is not None and one.started is not None else "-",
+            "-" if one.exit_code is None else one.exit_code,
+            gpus(one.gpus),
+            one.reason or "",
+        )
+        for number, one in enumerate(run.attempts, len(run.attempts) and _first(run))
+    ]
+    return table(("ATTEMPT", "STARTED", "RAN", "EXIT", "WHERE", "HOW IT ENDED"), rows, right=("ATTEMPT", "RAN", "EXIT"))
+
+
+def _first(run: Run) -> int:
+    """The number of the first attempt that is listed: ids end in it."""
+    number = run.attempts[0].id.rpartition("-")[2]
+    return int(number) if number.isdigit() else 1
+
+
+def _code(workspace: Mapping[str, Any]) -> list[tuple[str, object]]:
+    diff = str(workspace.get("diff") or "")
+    lines = diff.count("\n")
+    cut = ", cut off" if workspace.get("diff_truncated") else ""
+    state = f"{lines} lines not committed{cut}: rota show --diff {workspace.get('run_id', '')}"
+    names = workspace.get("env_names")
+    return [
+        ("checkout", workspace.get("root")),
+        ("commit", workspace.get("commit")),
+        ("branch", workspace.get("branch")),
+        ("remote", workspace.get("remote")),
+        ("changes", state if workspace.get("dirty") else "none"),
+        ("variables", " ".join(map(str, names)) if isinstance(names, list) else ""),
+    ]
+
+
+def _link(link: object) -> str:
+    return plain(link.get("url", link) if isinstance(link, dict) else link)
+
+
+def _objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,1 @@
+"""`rota top`: GPUs, queue and one's own runs, live in a terminal."""

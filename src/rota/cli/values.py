@@ -1,0 +1,94 @@
+"""What people write for times, priorities, variables and parameters."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+PRIORITY_WORDS = {"low": 1, "normal": 2, "high": 3, "critical": 4}
+MAX_RANGE = 10_000
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|BASH_FUNC_[^=\0]+%%")  # the latter: `module` on every HPC cluster
+
+
+def seconds(text: str) -> float:
+    """90, 90s, 30m, 2h, 1d, 1-12, 1-12:00:00, 12:00:00, 30:00 (minutes and seconds, as Slurm has it)."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(s|m|min|h|d|)", text)
+    if match:
+        value = float(match[1]) * UNITS[match[2]]
+    else:
+        match = re.fullmatch(r"(?:([0-9]{1,4})-)?([0-9]{1,4})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", text)
+        if match is None or (match[1] is None and match[3] is None):
+            raise ValueError(f"{text!r} is not a time; write 90, 90s, 30m, 2h, 12:00:00 or 1-12:00:00")
+        days, first, second, third = (int(part) if part is not None else None for part in match.groups())
+        if days is None and third is None:
+            hours, minutes, rest = 0, first or 0, second or 0  # MM:SS
+        else:
+            hours, minutes, rest = first or 0, second or 0, third or 0
+        value = (days or 0) * 86400.0 + hours * 3600.0 + minutes * 60.0 + rest
+    if not 0 < value <= 10 * 365 * 86400:
+        raise ValueError(f"{text!r} is not a time above 0 and below ten years")
+    return value
+
+
+class Duration(click.ParamType):
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else seconds(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Priority(click.ParamType):
+    name = "priority"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        word = str(value).lower()
+        number = PRIORITY_WORDS.get(word) or (int(word) if word in ("1", "2", "3", "4") else 0)
+        if not number:
+            self.fail(f"{word[:50]!r} is not a priority; use low, normal, high, critical or 1 to 4", param, ctx)
+        return number
+
+
+def variables(pairs: tuple[str, ...], export: str, environ: dict[str, str]) -> dict[str, str]:
+    """The environment of a run. `export` is ALL, NONE, or names; a pair without a value is taken from here."""
+    words = [word for word in export.split(",") if word]
+    upper = [word.upper() for word in words]
+    chosen: dict[str, str] = {}
+    if not words or "ALL" in upper:
+        chosen = {name: value for name, value in environ.items() if ENV_NAME.fullmatch(name)}
+    for word in [*(w for w in words if w.upper() not in ("ALL", "NONE")), *pairs]:
+        name, equals, value = word.partition("=")
+        if not ENV_NAME.fullmatch(name):
+            raise click.BadParameter(f"{name[:80]!r} is no name of a variable; write NAME=VALUE", param_hint="--env")
+        if equals or name in environ:
+            chosen[name] = value if equals else environ[name]
+    return chosen
+
+
+def parameter(text: str) -> tuple[str, list[object]]:
+    """lr=0.1,0.01 or seed=1..5: a name and its values."""
+    name, equals, values = text.partition("=")
+    if not equals or not name or not values:
+        raise click.BadParameter(f"{text[:80]!r}: write NAME=VALUE,VALUE or NAME=1..5", param_hint="-p")
+    found: list[object] = []
+    for word in values.split(","):
+        ends = re.fullmatch(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})", word)
+        if ends is None:
+            found.append(_value(word))
+            continue
+        first, last = int(ends[1]), int(ends[2])
+        if not 0 <= last - first < MAX_RANGE:
+            raise click.BadParameter(f"{word!r} is no range of 1 to {MAX_RANGE} numbers", param_hint="-p")
+        found += range(first, last + 1)
+    return name, found
+
+
+def _value(word: str) -> object:
+    """A number where it is one, so that the server's record shows one; 1e-3 and 007 stay as they are written."""
+    if re.fullmatch(r"-?(0|[1-9][0-9]{0,15})", word):
+        return int(word)
+    return word

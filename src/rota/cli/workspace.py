@@ -1,0 +1,239 @@
+"""What the code looked like when a run was submitted: commit, branch, what was not committed, and a few variables.
+
+Git is asked by argument lists, all questions at once, each bounded in time and size; it never prompts, writes nothing,
+and where it is missing the run is submitted all the same. Files and variables whose names speak of secrets stay here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+MAX_DIFF = 256 * 1024
+MAX_WORD = 500  # characters of a path, a branch, a remote
+MAX_VALUE = 1000
+MAX_NAMES = 200
+PATIENCE_S = 2.0
+ALLOWED = re.compile(
+    r"(CUDA|NCCL|OMP_|MKL_|PYTHON|CONDA_|TORCH|XLA_|JAX_|TF_|SLURM_JOB_ID$|VIRTUAL_ENV$"
+    r"|WANDB_(PROJECT|ENTITY|MODE|NAME|RUN_GROUP)$|MLFLOW_EXPERIMENT|HF_HOME$|MASTER_(ADDR|PORT)$|WORLD_SIZE$)"
+)
+SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
+SECRET_FILE = re.compile(
+    r"(^|/)(\.env[^/]*|\.netrc|\.pypirc|\.npmrc|\.git-credentials|id_[a-z0-9]+"
+    r"|[^/]*(token|secret|password|passwd|credential)[^/]*|[^/]*\.(pem|key|p12|pfx|kdbx))$",
+    re.IGNORECASE,
+)
+GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=true", "-c", "color.ui=false", "--no-optional-locks")
+
+
+def snapshot(where: str, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+    """The `workspace` of a submit. Whatever cannot be found out is left out."""
+    found: dict[str, Any] = {"argv": [_sendable(word) for word in argv], "env": allowed(env)}
+    root = checkout(where)
+    if root:
+        found["root"] = _sendable(root)
+        found |= _from_git(root)
+    return found
+
+
+def allowed(env: Mapping[str, str]) -> dict[str, str]:
+    names = [name for name in sorted(env) if ALLOWED.match(name) and not SECRET_NAME.search(name)]
+    return {name: _sendable(env[name][:MAX_VALUE]) for name in names[:MAX_NAMES]}
+
+
+def checkout(where: str) -> str:
+    """The directory that holds .git, here or above; "" = none. Without a process: most submits have no checkout."""
+    while True:
+        if os.path.exists(os.path.join(where, ".git")):
+            return where if len(where) <= MAX_WORD else ""
+        above = os.path.dirname(where)
+        if above == where:
+            return ""
+        where = above
+
+
+def _from_git(root: str) -> dict[str, Any]:
+    status, diff, remote = ask(
+        root,
+        ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"),
+        ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--binary"),
+        ("config", "--get", "remote.origin.url"),
+    )
+    if status is None:
+        return {}
+    commit, branch, changed, untracked = read_status(status)
+    found: dict[str, Any] = {"commit": commit, "branch": branch[:MAX_WORD], "dirty": bool(changed or untracked)}
+    if remote:
+        found["remote"] = without_credentials(_text(remote).strip())[:MAX_WORD]
+    text, whole = patch(root, diff, untracked)
+    found["diff"] = text
+    found["diff_truncated"] = not whole
+    return found
+
+
+def read_status(data: bytes) -> tuple[str, str, bool, list[str]]:
+    """Commit, branch, whether tracked files changed, and the names of untracked files."""
+    commit, branch, changed, untracked = "", "", False, []
+    for entry in os.fsdecode(data).split("\0"):
+        kind, _, rest = entry.partition(" ")
+        if entry.startswith("# branch.oid "):
+            commit = entry.removeprefix("# branch.oid ").removeprefix("(initial)")
+        elif entry.startswith("# branch.head "):
+            branch = entry.removeprefix("# branch.head ")
+        elif kind == "?":
+            untracked.append(rest)
+        elif kind in ("1", "2", "u"):
+            changed = True
+    return commit, _sendable(branch), changed, untracked
+
+
+def patch(root: str, diff: bytes | None, untracked: Sequence[str]) -> tuple[str, bool]:
+    """What was not committed, as one patch; and whether it is all of it."""
+    pieces: list[bytes] = []
+    whole = diff is not None
+    for piece in _files_of(diff or b""):
+        pieces.append(piece)
+    left = MAX_DIFF - sum(map(len, pieces))
+    for name in untracked:
+        if left <= 0:
+            whole = False
+            break
+        piece = new_file(root, name, left)
+        if piece is None:
+            whole = whole and not _is_plain(root, name)
+            continue
+        pieces.append(piece)
+        left -= len(piece)
+    data = b"".join(pieces)
+    if len(data) > MAX_DIFF:
+        data, whole = data[:MAX_DIFF], False
+    try:
+        return data.decode("utf-8"), whole
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace"), False
+
+
+def _files_of(diff: bytes) -> Iterator[bytes]:
+    """The patch file by file, without those whose names speak of secrets."""
+    for piece in re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE):
+        head = piece.partition(b"\n")[0]
+        names = [name.strip('"') for name in _text(head).split(" b/")[1:]]
+        if piece and not any(SECRET_FILE.search(name) for name in names):
+            yield piece
+
+
+def new_file(root: str, name: str, room: int) -> bytes | None:
+    """A patch that makes an untracked text file; None for what is secret, binary, too large or no plain file."""
+    if SECRET_FILE.search(name):
+        return None
+    try:
+        number = os.open(os.path.join(root, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(number, "rb") as file:
+            facts = os.fstat(number)
+            if not _regular(facts.st_mode) or facts.st_size > room:
+                return None
+            content = file.read(room + 1)
+    except OSError:
+        return None
+    if b"\0" in content or len(content) > room:
+        return None
+    mode = b"100755" if facts.st_mode & 0o100 else b"100644"
+    head = b"diff --git %b %b\nnew file mode %b\n" % (quoted("a/" + name), quoted("b/" + name), mode)
+    if not content:
+        return head
+    lines = content.split(b"\n")
+    ends = lines[-1] == b""
+    lines = lines[:-1] if ends else lines
+    body = b"".join(b"+" + line + b"\n" for line in lines)
+    body += b"" if ends else b"\\ No newline at end of file\n"
+    return head + b"--- /dev/null\n+++ %b\n@@ -0,0 +1,%d @@\n" % (quoted("b/" + name), len(lines)) + body
+
+
+def quoted(name: str) -> bytes:
+    """As git writes names with unusual bytes."""
+    raw = os.fsencode(name)
+    if all(0x20 <= byte < 0x7F and byte not in b'"\\' for byte in raw):
+        return raw
+    return b'"' + b"".join(bytes([b]) if 0x20 <= b < 0x7F and b not in b'"\\' else b"\\%03o" % b for b in raw) + b'"'
+
+
+def _regular(mode: int) -> bool:
+    import stat
+
+    return stat.S_ISREG(mode)
+
+
+def _is_plain(root: str, name: str) -> bool:
+    """A file that a patch should have held: too large, or no text. A secret one is left out on purpose."""
+    return not SECRET_FILE.search(name) and os.path.isfile(os.path.join(root, name))
+
+
+def without_credentials(url: str) -> str:
+    bare = re.sub(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/]*@", r"\1", url)
+    return bare.partition("?")[0].partition("#")[0]
+
+
+def ask(root: str, *questions: Sequence[str]) -> list[bytes | None]:
+    """Git's answers, asked all at once; None = it failed, said nothing in time, or said more than we keep."""
+    import subprocess
+
+    quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_ASKPASS": "true", "LC_ALL": "C"}
+    running: list[subprocess.Popen[bytes] | None] = []
+    for words in questions:
+        try:
+            running.append(
+                subprocess.Popen(
+                    [*GIT, "-C", root, *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=quiet,
+                )
+            )
+        except OSError:  # no git on this machine
+            running.append(None)
+    return _collect(running)
+
+
+def _collect(running: Sequence[Any]) -> list[bytes | None]:
+    import select
+    import time
+
+    deadline = time.monotonic() + PATIENCE_S
+    heard = {process.stdout.fileno(): bytearray() for process in running if process is not None}
+    poll = select.poll()
+    for number in heard:
+        poll.register(number, select.POLLIN | select.POLLHUP)
+    open_ones = set(heard)
+    while open_ones and (left_s := deadline - time.monotonic()) > 0:
+        for number, _ in poll.poll(left_s * 1000):
+            data = os.read(number, 65536)
+            heard[number] += data
+            if not data or len(heard[number]) > 2 * MAX_DIFF:
+                poll.unregister(number)
+                open_ones.discard(number)
+    answers: list[bytes | None] = []
+    for process in running:
+        if process is None:
+            answers.append(None)
+            continue
+        data = bytes(heard[process.stdout.fileno()])
+        cut = process.stdout.fileno() in open_ones or len(data) > 2 * MAX_DIFF
+        if cut:
+            process.kill()
+        process.stdout.close()
+        code = process.wait()
+        answers.append(data if code == 0 or (cut and len(data) > 2 * MAX_DIFF) else None)
+    return answers
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _sendable(text: str) -> str:
+    """Bytes that are no UTF-8 cannot travel as JSON text."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

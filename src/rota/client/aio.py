@@ -1,0 +1,206 @@
+"""The asynchronous client: asyncio's streams under the shared logic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from rota.client import calls, scripts
+from rota.client.address import Address, find_token, find_url
+from rota.client.errors import Unreachable
+from rota.client.exchange import Call, Exchange, Steps
+from rota.client.sync import READ, lost, unreachable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from rota.client.model.run import Run
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Streams:
+    """`Io` with asyncio's streams."""
+
+    async def connect(self, address: Address, timeout_s: float) -> Link:
+        try:
+            async with asyncio.timeout(timeout_s):
+                if address.socket:
+                    return await asyncio.open_unix_connection(address.socket)
+                return await asyncio.open_connection(address.host, address.port, ssl=address.tls or None)
+        except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
+            raise unreachable(address, error) from error
+
+    async def write(self, link: Link, data: bytes, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                link[1].write(data)
+                await link[1].drain()
+        except OSError as error:
+            raise lost(error) from error
+
+    async def read(self, link: Link, timeout_s: float) -> bytes:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await link[0].read(READ)
+        except OSError as error:
+            raise lost(error) from error
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def close(self, link: Link) -> None:
+        link[1].close()
+
+    def fresh(self, link: Link) -> bool:
+        return not link[0].at_eof() and not link[1].is_closing()
+
+
+async def drive(steps: Steps[T]) -> T:
+    """Run the shared logic to its end: await each act, hand its outcome or its error back."""
+    try:
+        act = next(steps)
+        while True:
+            try:
+                outcome = await act
+            except BaseException as error:  # noqa: BLE001 - it is not swallowed: the logic decides, and raises it again
+                act = steps.throw(error)
+            else:
+                act = steps.send(outcome)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+async def drive_items(script: Generator[Any, Any, None]) -> AsyncIterator[Any]:
+    """The same for a script with values for the caller."""
+    try:
+        act = next(script)
+        while True:
+            if isinstance(act, scripts.Item):
+                yield act.value
+                act = next(script)
+                continue
+            try:
+                outcome = await act
+            except BaseException as error:  # noqa: BLE001 - as above
+                act = script.throw(error)
+            else:
+                act = script.send(outcome)
+    except StopIteration:
+        return
+    finally:
+        script.close()
+
+
+class Does(Generic[P, T]):
+    """A call as a method that is awaited."""
+
+    def __init__(self, describe: Callable[P, Call[T]]) -> None:
+        self._describe = describe
+        self.__doc__ = describe.__doc__
+
+    def __get__(self, client: AsyncClient, owner: type | None = None) -> Callable[P, Awaitable[T]]:
+        def act(*args: P.args, **named: P.kwargs) -> Awaitable[T]:
+            return client.do(self._describe(*args, **named))
+
+        return act
+
+
+class AsyncClient:
+    """The same as `Client`, with `await` and `async for`. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        connect_s: float = 5.0,
+        answer_s: float = 30.0,
+        tries: int = 4,
+        backoff_s: float = 0.1,
+    ) -> None:
+        from rota import __version__
+
+        self.url = url
+        self._talk = Exchange(
+            Streams(),
+            Address(url),
+            token,
+            connect_s=connect_s,
+            answer_s=answer_s,
+            tries=tries,
+            backoff_s=backoff_s,
+            agent=f"rota/{__version__}",
+        )
+
+    @classmethod
+    def from_env(cls, url: str = "", **options: Any) -> AsyncClient:
+        return cls(url or find_url()[0], find_token()[0], **options)
+
+    async def do(self, call: Call[T]) -> T:
+        return await drive(self._talk.call(call))
+
+    async def close(self) -> None:
+        self._talk.close()
+        await asyncio.sleep(0)  # the transports take leave on the next turn of the loop
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def runs(self, **filters: Any) -> AsyncIterator[Run]:
+        return drive_items(scripts.runs(self._talk, **filters))
+
+    async def wait(self, run_id: str, *, timeout_s: float | None = None, patience_s: float = 300.0) -> Run:
+        return await drive(scripts.wait(self._talk, run_id, timeout_s=timeout_s, patience_s=patience_s))
+
+    def follow(
+        self, run_id: str, *, attempt: int = 1, offset: int = 0, patience_s: float = 300.0
+    ) -> AsyncIterator[str]:
+        return drive_items(scripts.follow(self._talk, run_id, attempt=attempt, offset=offset, patience_s=patience_s))
+
+    def events(self, after: int | None = None, *, patience_s: float = 300.0) -> AsyncIterator[dict[str, Any]]:
+        return drive_items(scripts.events(self._talk, after, patience_s=patience_s))
+
+    submit = Does(calls.submit)
+    run = Does(calls.run)
+    runs_page = Does(calls.runs_page)
+    queue = Does(calls.queue)
+    job = Does(calls.job)
+    cancel = Does(calls.cancel)
+    hold = Does(calls.hold)
+    release = Does(calls.release)
+    set_priority = Does(calls.set_priority)
+    rerun = Does(calls.rerun)
+    explain = Does(calls.explain)
+    eta = Does(calls.eta)
+    workspace = Does(calls.workspace)
+    logs = Does(calls.logs)
+    create_sweep = Does(calls.create_sweep)
+    start_sweep = Does(calls.start_sweep)
+    sweep = Does(calls.sweep)
+    sweeps = Does(calls.sweeps)
+    nodes = Does(calls.nodes)
+    drain = Does(calls.drain)
+    undrain = Does(calls.undrain)
+    capacity = Does(calls.capacity)
+    usage = Does(calls.usage)
+    policy = Does(calls.policy)
+    set_policy = Does(calls.set_policy)
+    tokens = Does(calls.tokens)
+    create_token = Does(calls.create_token)
+    revoke_token = Does(calls.revoke_token)
+    whoami = Does(calls.whoami)
+    health = Does(calls.health)
+
+
+__all__ = ["AsyncClient", "Unreachable"]

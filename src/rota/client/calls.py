@@ -1,0 +1,331 @@
+"""Every call to the server, described once: what is sent, and what the answer means. Both clients bind these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rota.client.exchange import Call, new_key
+from rota.client.wire import quote
+
+if TYPE_CHECKING:
+    from rota.client.model.access import Token, Whoami
+    from rota.client.model.cluster import Capacity, Job, Node, Queue, Usage
+    from rota.client.model.run import Eta, Explanation, LogChunk, Run
+    from rota.client.model.sweep import Sweep
+
+Json = Mapping[str, Any]
+
+
+def submit(
+    command: str | Sequence[str],
+    *,
+    name: str = "",
+    workdir: str | None = None,
+    gpus: int | None = None,
+    held: bool = False,
+    dry_run: bool = False,
+    idempotency_key: str = "",
+    **more: Any,
+) -> Call[Run]:
+    """A command to be run: a shell line, or a list of words that no shell looks at. `more` are further fields of
+    POST /runs, such as env, priority, time_limit_seconds, depends_on, tags, workspace."""
+    line = command if isinstance(command, str) else None
+    body: dict[str, Any] = {"auto_start": not held}
+    body |= {"command": line} if line is not None else {"argv": list(command)}
+    words = (line.split() if line is not None else list(command)) or [""]
+    body["name"] = name or words[0].rpartition("/")[2][:200] or "run"
+    body |= {"workdir": workdir} if workdir is not None else {}
+    body |= {"gpu_count": gpus} if gpus is not None else {}
+    body |= {field: value for field, value in more.items() if value is not None}
+    return Call("POST", "/runs", _run, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
+
+
+def run(run_id: str) -> Call[Run]:
+    return Call("GET", f"/runs/{quote(run_id)}", _run)
+
+
+def runs_page(
+    *,
+    status: str = "",
+    user: str = "",
+    sweep_id: str = "",
+    archived: bool = False,
+    limit: int = 100,
+    cursor: str = "",
+) -> Call[list[Run]]:
+    query = {"status": status, "user": user, "sweep_id": sweep_id, "cursor": cursor}
+    query = {name: value for name, value in query.items() if value}
+    return Call("GET", "/runs", _runs, query={**query, "archived": _bool(archived), "limit": str(limit)})
+
+
+def queue() -> Call[Queue]:
+    return Call("GET", "/queue", _queue)
+
+
+def job(job_id: str) -> Call[Job]:
+    return Call("GET", f"/queue/{quote(job_id)}", _job)
+
+
+def cancel(run_id: str, *, grace_s: float | None = None, dry_run: bool = False) -> Call[Json]:
+    """End a run, waiting or active. `grace_s` is how long its processes get between the polite signal and SIGKILL."""
+    query = _dry(dry_run) or {}
+    if grace_s is not None:
+        query["grace_seconds"] = f"{grace_s:g}"
+    return Call("POST", f"/runs/{quote(run_id)}/stop", _object, query=query)
+
+
+def hold(run_id: str, *, dry_run: bool = False) -> Call[Run]:
+    return Call("POST", f"/runs/{quote(run_id)}/hold", _run, query=_dry(dry_run))
+
+
+def release(run_id: str, *, dry_run: bool = False) -> Call[Run]:
+    return Call("POST", f"/runs/{quote(run_id)}/release", _run, query=_dry(dry_run))
+
+
+def set_priority(run_id: str, priority: int, *, dry_run: bool = False) -> Call[Run]:
+    body = {"priority": priority}
+    return Call("PATCH", f"/runs/{quote(run_id)}/priority", _run, query=_dry(dry_run), body=body, repeatable=True)
+
+
+def rerun(
+    run_id: str,
+    *,
+    command: str | None = None,
+    argv: Sequence[str] | None = None,
+    workdir: str | None = None,
+    held: bool = False,
+    dry_run: bool = False,
+    idempotency_key: str = "",
+    **more: Any,
+) -> Call[Run]:
+    """The same once more, as a new run."""
+    body: dict[str, Any] = {"auto_start": not held, "command": command, "workdir": workdir, **more}
+    body["argv"] = None if argv is None else list(argv)
+    body = {name: value for name, value in body.items() if value is not None}
+    key = idempotency_key or new_key()
+    return Call("POST", f"/runs/{quote(run_id)}/rerun", _run, query=_dry(dry_run), body=body, key=key)
+
+
+def explain(run_id: str) -> Call[Explanation]:
+    return Call("GET", f"/runs/{quote(run_id)}/explain", _explanation)
+
+
+def eta(run_id: str) -> Call[Eta]:
+    return Call("GET", f"/runs/{quote(run_id)}/eta", _eta)
+
+
+def workspace(run_id: str) -> Call[Json]:
+    return Call("GET", f"/runs/{quote(run_id)}/workspace", _object)
+
+
+def logs(run_id: str, offset: int = 0, *, limit: int = 102_400, attempt: int | None = None) -> Call[LogChunk]:
+    """Output from a byte on; a negative offset counts from the end."""
+    query = {"offset": str(offset), "limit": str(limit)}
+    if attempt is not None:
+        query["attempt"] = str(attempt)
+    return Call("GET", f"/runs/{quote(run_id)}/logs", _log_chunk, query=query)
+
+
+def create_sweep(
+    name: str,
+    base_command: str,
+    parameters: Mapping[str, Any],
+    *,
+    max_runs: int = 10,
+    auto_start: bool = False,
+    workdir: str | None = None,
+    dry_run: bool = False,
+    idempotency_key: str = "",
+    **more: Any,
+) -> Call[Sweep]:
+    body: dict[str, Any] = {
+        "name": name,
+        "base_command": base_command,
+        "parameters": dict(parameters),
+        "max_runs": max_runs,
+        "auto_start": auto_start,
+        "workdir": workdir,
+        **more,
+    }
+    body = {field: value for field, value in body.items() if value is not None}
+    return Call("POST", "/sweeps", _sweep, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
+
+
+def start_sweep(sweep_id: str, *, parallel: int = 1, dry_run: bool = False) -> Call[Json]:
+    """`parallel` stays: the scheduler keeps so many of the sweep's runs going."""
+    query = {"parallel": str(parallel), **(_dry(dry_run) or {})}
+    return Call("POST", f"/sweeps/{quote(sweep_id)}/start", _object, query=query, repeatable=True)
+
+
+def sweep(sweep_id: str) -> Call[Sweep]:
+    return Call("GET", f"/sweeps/{quote(sweep_id)}", _sweep)
+
+
+def sweeps(*, limit: int = 50) -> Call[list[Sweep]]:
+    return Call("GET", "/sweeps", _sweeps, query={"limit": str(limit)})
+
+
+def nodes() -> Call[list[Node]]:
+    return Call("GET", "/nodes", _nodes)
+
+
+def drain(node_id: str, *, why: str = "", dry_run: bool = False) -> Call[Json]:
+    return Call(
+        "POST", f"/nodes/{quote(node_id)}/drain", _object, query=_dry(dry_run), body={"why": why} if why else {}
+    )
+
+
+def undrain(node_id: str, *, dry_run: bool = False) -> Call[Json]:
+    return Call("POST", f"/nodes/{quote(node_id)}/undrain", _object, query=_dry(dry_run), repeatable=True)
+
+
+def capacity() -> Call[Capacity]:
+    return Call("GET", "/capacity", _capacity)
+
+
+def usage(*, since: float | None = None, until: float | None = None) -> Call[list[Usage]]:
+    given = {"since": since, "until": until}
+    return Call("GET", "/usage", _usage, query={name: repr(float(at)) for name, at in given.items() if at is not None})
+
+
+def policy() -> Call[Json]:
+    return Call("GET", "/orchestrator/status", lambda data: _object(_object(data)["policy"]))
+
+
+def set_policy(*, dry_run: bool = False, **changes: Any) -> Call[Json]:
+    return Call(
+        "PUT", "/orchestrator/policy", lambda data: _object(_object(data)["policy"]), query=_dry(dry_run), body=changes,
+        repeatable=True,
+    )  # fmt: skip
+
+
+def tokens() -> Call[list[Token]]:
+    return Call("GET", "/tokens", _tokens)
+
+
+def create_token(
+    user: str, *, role: str = "user", expires_s: float | None = None, acts_for: str = "", note: str = ""
+) -> Call[Token]:
+    """Its secret is in the answer, and nowhere else afterwards. Never tried twice: that could make two."""
+    body = {"user": user, "role": role, "expires_seconds": expires_s, "acts_for": acts_for, "note": note}
+    return Call("POST", "/tokens", _token, body={name: value for name, value in body.items() if value})
+
+
+def revoke_token(token_id: str) -> Call[Json]:
+    return Call("DELETE", f"/tokens/{quote(token_id)}", _object, repeatable=True)
+
+
+def whoami() -> Call[Whoami]:
+    return Call("GET", "/whoami", _whoami)
+
+
+def health() -> Call[Json]:
+    return Call("GET", "/health", _object)
+
+
+# -- what answers mean: each loads its model when an answer is there --------------------------------------------------
+
+
+def _run(data: Any) -> Run:
+    from rota.client.model.run import run
+
+    return run(data)
+
+
+def _runs(data: Any) -> list[Run]:
+    from rota.client.model.run import runs
+
+    return runs(data)
+
+
+def _explanation(data: Any) -> Explanation:
+    from rota.client.model.run import explanation
+
+    return explanation(data)
+
+
+def _eta(data: Any) -> Eta:
+    from rota.client.model.run import eta
+
+    return eta(data)
+
+
+def _log_chunk(data: Any) -> LogChunk:
+    from rota.client.model.run import log_chunk
+
+    return log_chunk(data)
+
+
+def _queue(data: Any) -> Queue:
+    from rota.client.model.cluster import queue
+
+    return queue(data)
+
+
+def _job(data: Any) -> Job:
+    from rota.client.model.cluster import job
+
+    return job(data)
+
+
+def _nodes(data: Any) -> list[Node]:
+    from rota.client.model.cluster import nodes
+
+    return nodes(data)
+
+
+def _capacity(data: Any) -> Capacity:
+    from rota.client.model.cluster import capacity
+
+    return capacity(data)
+
+
+def _usage(data: Any) -> list[Usage]:
+    from rota.client.model.cluster import usage
+
+    return usage(data)
+
+
+def _sweep(data: Any) -> Sweep:
+    from rota.client.model.sweep import sweep
+
+    return sweep(data)
+
+
+def _sweeps(data: Any) -> list[Sweep]:
+    from rota.client.model.sweep import sweeps
+
+    return sweeps(data)
+
+
+def _token(data: Any) -> Token:
+    from rota.client.model.access import token
+
+    return token(data)
+
+
+def _tokens(data: Any) -> list[Token]:
+    from rota.client.model.access import tokens
+
+    return tokens(data)
+
+
+def _whoami(data: Any) -> Whoami:
+    from rota.client.model.access import whoami
+
+    return whoami(data)
+
+
+def _object(data: Any) -> Json:
+    if not isinstance(data, dict):
+        raise TypeError(f"expected an object, not {type(data).__name__}")
+    return data
+
+
+def _dry(dry_run: bool) -> dict[str, str] | None:
+    return {"dry_run": "true"} if dry_run else None
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"

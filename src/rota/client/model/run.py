@@ -1,0 +1,180 @@
+"""A run and what can be asked about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rota.client.model.base import Wire, build, rows, table, words
+
+WAITING = ("ready", "queued")
+ACTIVE = ("launching", "running")
+ENDED = ("finished", "failed", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(Wire):
+    """One try at running the command."""
+
+    raw: Mapping[str, Any]
+    id: str = ""
+    started: float | None = None  # epoch seconds
+    ended: float | None = None
+    exit_code: int | None = None
+    reason: str | None = None  # how it came to its end
+    gpus: tuple[str, ...] = ()
+    gpu_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason(Wire):
+    """Why a run waits."""
+
+    raw: Mapping[str, Any]
+    code: str = ""
+    text: str = ""
+    runs: tuple[str, ...] = ()  # who stands in the way
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Wire):
+    """One job, whichever way it came in. Times are epoch seconds."""
+
+    raw: Mapping[str, Any]
+    id: str
+    name: str = ""
+    command: str = ""
+    workdir: str = ""
+    status: str = ""  # ready queued launching running finished failed stopped
+    user: str = ""
+    created_at: float | None = None
+    queued_at: float | None = None
+    launched_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    gpu_count: int = 0
+    priority: int = 2
+    gpus: tuple[str, ...] = ()  # "node:number" of each GPU it holds
+    attempts: tuple[Attempt, ...] = ()
+    retry_count: int = 0
+    max_retries: int = 0
+    reasons: tuple[Reason, ...] = ()
+    position: int | None = None  # in the queue, 1 = next
+    eta: float | None = None  # expected start, while it waits
+    hint: str = ""
+    time_limit_seconds: float | None = None
+    estimated_duration_seconds: float | None = None
+    simulated: bool = False
+    sweep_id: str | None = None
+    parent_run_id: str | None = None
+    chat_session_id: str | None = None
+    is_archived: bool = False
+    tags: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def waiting(self) -> bool:
+        return self.status in WAITING
+
+    @property
+    def active(self) -> bool:
+        return self.status in ACTIVE
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Wire):
+    """Why a run waits, all reasons at once, and what would start it."""
+
+    raw: Mapping[str, Any]
+    run_id: str = ""
+    reasons: tuple[Reason, ...] = ()
+    position: int | None = None  # 1 = next
+    hint: str = ""
+    status: str = ""
+    eta: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Eta(Wire):
+    """When a run is expected to start; None where that cannot be told."""
+
+    raw: Mapping[str, Any]
+    run_id: str = ""
+    eta: float | None = None  # epoch seconds
+    seconds: float | None = None  # from now
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk(Wire):
+    """A piece of a run's output. Offsets are bytes."""
+
+    raw: Mapping[str, Any]
+    content: str = ""
+    offset: int = 0
+    total_size: int = 0
+    has_more_before: bool = False
+    has_more_after: bool = False
+    next_offset: int | None = None
+
+    @property
+    def end(self) -> int:
+        """Where the next piece begins."""
+        if self.next_offset is not None:
+            return self.next_offset
+        return self.offset + len(self.content.encode("utf-8", "surrogatepass"))
+
+
+def run(data: Any) -> Run:
+    data = table(data)
+    attempts = tuple(build(Attempt, item, gpus=words(item.get("gpus"))) for item in rows(data.get("attempts") or []))
+    return build(
+        Run,
+        data,
+        id=_text(data["id"]),
+        attempts=attempts,
+        reasons=reasons(data.get("reasons")),
+        gpus=words(data.get("gpus")),
+        tags=words(data.get("tags")),
+    )
+
+
+def runs(data: Any) -> list[Run]:
+    return [run(item) for item in rows(data)]
+
+
+def reasons(data: Any) -> tuple[Reason, ...]:
+    return tuple(
+        build(Reason, item, runs=words(item.get("runs"))) if isinstance(item, dict) else Reason({}, text=_text(item))
+        for item in rows(data or [])
+    )
+
+
+def explanation(data: Any) -> Explanation:
+    return build(Explanation, data, reasons=reasons(table(data).get("reasons")))
+
+
+def eta(data: Any) -> Eta:
+    return build(Eta, data)
+
+
+def log_chunk(data: Any) -> LogChunk:
+    return build(LogChunk, data)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, not {type(value).__name__}")
+    return value
