@@ -10,7 +10,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev up test check format bench soak lock clean FORCE
+.PHONY: help install install-dev up test check format docs bench soak lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -37,7 +37,14 @@ format: install-dev ## let ruff fix and format the code
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
+docs: install-dev ## write docs/STATES.md's table and docs/reference anew from the code
+	$(BIN)/python tools/states_doc.py
+	$(BIN)/python -m tools.cli_doc
+	$(BIN)/python -m tools.settings_doc
+	$(BIN)/python -m tools.api_doc
+
 bench: install-dev ## measure; prints numbers, judges nothing
+	@tools/system-packages bench
 	$(BIN)/python -m tests.bench $(ARGS)
 
 soak: install-dev ## the tests that run for many minutes

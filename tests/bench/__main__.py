@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.bench import decision, dispatch, restart
+from tests.bench import decision, dispatch, doors, restart, slurm
 from tests.bench.table import Row, render
 
 ROWS = {
@@ -25,6 +25,14 @@ ROWS = {
     "growth": decision.growth,
     "restart": restart.restart,
     "preempt": dispatch.preempt,
+    "http-submits": doors.submits,
+    "http-first-line": doors.first_line,
+    "http-drain": doors.drain,
+    "http-queue": doors.queue,
+    "leases": doors.leases,
+    "cli": doors.command_line,
+    "watchers": doors.watchers,
+    "slurm": slurm.beside_slurm,
 }
 DOC = Path(__file__).parent.parent.parent / "docs" / "BENCHMARKS.md"
 BEGIN, END = "<!-- written by make bench ARGS=--record -->", "<!-- end -->"

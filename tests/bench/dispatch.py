@@ -35,9 +35,9 @@ def spec(*argv: str, gpus: int = 1, workdir: str = "/tmp") -> Spec:
 def house(nodes: int = 2, gpus: int = 8) -> Iterator[tuple[Service, Path]]:
     with (
         tempfile.TemporaryDirectory(prefix="rota-bench-", dir="/var/tmp") as where,
-        open_rota(Settings(Path(where) / "data", simulated=(nodes, gpus), probe_every_s=3600)) as service,
+        open_rota(Settings(Path(where) / "data", simulated=(nodes, gpus), probe_every_s=3600)) as rota,
     ):
-        yield service, Path(where)
+        yield rota.service, Path(where)
 
 
 def raw_commits(where: Path, seconds: float = 1.0, rows: int = 1) -> float:

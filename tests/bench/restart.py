@@ -35,7 +35,8 @@ from rota.core.run import Spec
 from rota.main import open_rota
 imported = time.perf_counter()
 me = Principal("bench", Role.ADMIN)
-with open_rota(Settings(Path(sys.argv[1]), simulated=(2, 8))) as service:
+with open_rota(Settings(Path(sys.argv[1]), simulated=(2, 8))) as rota:
+    service = rota.service
     answering = time.perf_counter()
     spec = Spec("x", ("true",), "/tmp", Request(gpus=0), priority=4, estimate_s=1.0)
     run = service.do(me, Submit(spec))
