@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse
 
 
-class Json(Response):
-    media_type = "application/json"
-
+class Json(JSONResponse):  # by its kind the API document knows that the body is no plain text
     def render(self, content: Any) -> bytes:
         return dumps(content)
 

@@ -147,7 +147,8 @@ def submit_of(
     records: tuple[Draft, ...] = ()
     if extras.workspace is not None:
         records = (Draft("workspace", "", extras.workspace.model_dump_json()),)
-    return Submit(spec, user=for_whom, held=held, key=key or extras.idempotency_key, records=records)
+    key = key or extras.idempotency_key
+    return Submit(spec, for_whom, held, key, records=records, stand_in=spec.account or "")
 
 
 def _dependency(item: str | After) -> Dependency:

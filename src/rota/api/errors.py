@@ -28,6 +28,7 @@ STATUS: dict[type[Refused], int] = {
 }
 RETRY_AFTER_S = "1"
 LONGEST_INPUT = 200
+UNREADABLE_BODY = "There was an error parsing the body"  # FastAPI's words
 
 
 def install(app: FastAPI) -> None:
@@ -72,6 +73,8 @@ async def misshapen(request: Request, error: Exception) -> Response:
 
 async def plain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 400 and error.detail == UNREADABLE_BODY:  # not UTF-8, or nested too deep, or a number too long
+        return Json({"detail": [fault(None, "the body cannot be read as JSON in UTF-8")]}, 422)
     headers = dict(error.headers) if error.headers else None
     return Json({"detail": error.detail}, error.status_code, headers)
 

@@ -63,13 +63,21 @@ class House:
             return None
         if who.role is Role.ADMIN:
             return asked
-        for name in (asked,) if asked else (who.owner, self.settings.run_as):
-            if name and _is_persons(name):
-                return name
-        raise Forbidden(
-            f"{asked or who.owner} has no account on this machine to run as; make one, "
-            "or let the server be started with --run-as ACCOUNT"
-        )
+        own = [name for name in (who.owner, self.settings.run_as) if name and _is_persons(name)]
+        if not own:
+            raise Forbidden(
+                f"{who.owner} has no account on this machine to run as; make one, "
+                "or let the server be started with --run-as ACCOUNT"
+            )
+        if asked and asked not in own:
+            raise Forbidden(f"account: {who.name} may run as {own[0]}, not as {asked[:50]!r}; ask an admin", "account")
+        return asked or own[0]
+
+    def must_run_as_self(self, who: Principal, run: Run) -> None:
+        """Before the command of a run is changed: one that an admin made for somebody may have the server's own
+        account, and a new command must not get it."""
+        if who.role is not Role.ADMIN and os.geteuid() == 0 and run.spec.account != self.account_for(who, None):
+            raise Forbidden(f"run {run.id} does not run as {who.owner}; ask an admin to change or repeat it")
 
 
 def _is_persons(account: str) -> bool:

@@ -12,15 +12,58 @@ from starlette.staticfiles import StaticFiles
 from rota.api import errors
 from rota.api.answers import Json
 from rota.api.bare import Shortcut
+from rota.api.doors import (
+    alerts,
+    capacity,
+    cluster,
+    gpu,
+    health,
+    identity,
+    journey,
+    leases,
+    logs,
+    metrics,
+    nodes,
+    orchestrator,
+    pages,
+    prometheus,
+    queue,
+    runs,
+    sessions,
+    skills,
+    stream,
+    sweeps,
+    usage,
+    wild,
+)
 from rota.api.guard import Guard
 from rota.api.house import House
 
 STATIC = Path(__file__).with_name("static")
-# while the doors are being built: whichever are there
-import importlib
-import importlib.util
-
-DOORS = [importlib.import_module(f"rota.api.doors.{n}") for n in ['health', 'pages', 'identity', 'queue', 'gpu', 'orchestrator', 'runs', 'logs', 'alerts', 'metrics', 'sweeps', 'cluster', 'wild', 'skills', 'sessions', 'journey', 'capacity', 'nodes', 'usage', 'leases', 'stream', 'prometheus'] if importlib.util.find_spec(f"rota.api.doors.{n}")]
+DOORS = (
+    health,
+    pages,
+    identity,
+    queue,
+    gpu,
+    orchestrator,
+    runs,
+    logs,
+    alerts,
+    metrics,
+    sweeps,
+    cluster,
+    wild,
+    skills,
+    sessions,
+    journey,
+    capacity,
+    nodes,
+    usage,
+    leases,
+    stream,
+    prometheus,
+)
 ABOUT = """One fair queue over all the GPUs of a research team.
 
 Send `X-Auth-Token: <token>` (or `Authorization: Bearer <token>`) once the server has tokens. Every call that changes
@@ -49,13 +92,10 @@ def make_app(house: House) -> FastAPI:
 
 
 def guarded(house: House, app: Any = None) -> Guard:
-    from rota.api.doors import leases, queue
-
     return Guard(app or Shortcut(make_app(house), {**queue.HOT, **leases.HOT}), house)
 
 
 def guarded_leases(house: House, loopback: bool) -> Guard:
-    from rota.api.doors import leases
     return Guard(leases.lease_app(house), house, lease_port=True, loopback=loopback)
 
 

@@ -27,6 +27,7 @@ class Submit:
     key: str = ""  # idempotency: the same key from the same principal is the same run
     max_waiting: int = 0  # refused as Full when so many are queued already; 0 = only the policy's own bound
     records: tuple[Draft, ...] = ()  # written with it; an empty id or parent becomes the run's id
+    stand_in: str = ""  # the account the house gives this person, who has none of that name on this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ class Rerun:
     labels: Mapping[str, str] | None = None  # merged into the old run's
     held: bool = False
     key: str = ""
+    stand_in: str = ""  # as in Submit
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,8 @@ class Leases:
             self._by_run[lease.run_id] = lease
             if lease.deserted:
                 self._withdraw(lease)
+        if self._closed:  # it came in with the last turn
+            self._over(lease, Unavailable("the server is stopping; ask the next one with the same key"))
 
     def _join(self, lease: _Lease, future: Future[Grant]) -> None:
         lease.deserted = ""

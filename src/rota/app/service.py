@@ -95,6 +95,10 @@ class Service:
         """Live runs, nodes and switches at one moment, from any thread and at little cost."""
         return self._loop.window.view()
 
+    def position(self, run_id: str) -> int | None:
+        """Its place in the queue, 1 = next, without the cost of a view; None = it does not stand there."""
+        return self._loop.window.position(run_id)
+
     def nodes(self) -> Mapping[str, Node]:
         """Those of the view, without its cost."""
         return self._loop.window.nodes

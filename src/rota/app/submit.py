@@ -15,7 +15,7 @@ from rota.app import records
 from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, Role, authorise
 from rota.app.commands import Rerun, Submit, SubmitMany
 from rota.app.desk import Desk
-from rota.app.errors import Conflict, Forbidden, Full, Invalid
+from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound
 from rota.app.ports import KeyRecord
 from rota.app.problems import MAX_NAME, must_be_text, must_fit, problems
 from rota.core import codec
@@ -85,7 +85,7 @@ def rerun(desk: Desk, who: Principal, command: Rerun) -> Run:
         depends_on=(),
         labels={name: value for name, value in labels.items() if value},
     )
-    again = Submit(spec, user=old.user, held=command.held, key=command.key)
+    again = Submit(spec, user=old.user, held=command.held, key=command.key, stand_in=command.stand_in)
     # of the request itself: the old run may have been edited between two sends of it
     digest = _hash(["rerun", codec.encode(command)]) if command.key else ""
     ready = _check(desk, who, again, digest, _Ahead())
@@ -101,7 +101,7 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
         return _Ready(command, user, digest, known=known)
     for name, problem in problems(desk, command.spec, HIGHEST_PRIORITY[who.role]):
         raise Invalid(f"{name}: {problem}", name)
-    if command.spec.account not in (None, user) and who.role is not Role.ADMIN:
+    if command.spec.account not in (None, user, command.stand_in or user) and who.role is not Role.ADMIN:
         raise Forbidden(
             f"account: {who.name} may run as {user}, not as {command.spec.account}; ask an admin", "account"
         )
@@ -192,7 +192,10 @@ def _pending(desk: Desk, wanted: tuple[Dependency, ...]) -> tuple[Dependency, ..
     """The dependencies that are still open. One that can no longer come true is refused at once."""
     left = []
     for dependency in wanted:
-        run = desk.any(dependency.run_id)
+        try:
+            run = desk.any(dependency.run_id)
+        except NotFound as error:
+            raise Invalid(f"depends_on: {error.message}", "depends_on") from None
         if run.state not in ENDED:
             left.append(dependency)
         elif not satisfied(dependency.when, run.state):

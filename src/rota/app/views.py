@@ -7,7 +7,7 @@ move. A view is made when somebody asks and kept until something happens: who as
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from threading import Lock
@@ -15,7 +15,7 @@ from threading import Lock
 from rota.core import order
 from rota.core.node import Node
 from rota.core.order import Key
-from rota.core.policy import Ordering
+from rota.core.policy import Ordering, Policy
 from rota.core.resources import bits
 from rota.core.run import ACTIVE, ENDED, Run, RunState
 from rota.core.state import State
@@ -51,19 +51,9 @@ class View:
         return [self.runs[run_id] for run_id in self._held]
 
     def position(self, run_id: str) -> int | None:
-        """1 = next; None = it does not stand in the queue. By a search in each person's line, not by walking."""
+        """1 = next; None = it does not stand in the queue."""
         run = self.runs.get(run_id)
-        if run is None or run.state is not RunState.QUEUED:
-            return None
-        mine, entry = self._share(run.user), (order.key(self.policy, run), run_id)
-        ahead = 0
-        for user, line in self._lines.items():
-            share = self._share(user)
-            if share < mine:
-                ahead += len(line)
-            elif share == mine:
-                ahead += bisect_left(line, entry)
-        return ahead + 1
+        return None if run is None else _position(run, self._lines, self.policy, self._share)
 
     def total_gpus(self) -> int:
         return sum(len(node.gpus) for node in self.nodes.values())
@@ -99,9 +89,28 @@ class View:
         return [run_id for share in sorted(ranked) for _, run_id in sorted(chain.from_iterable(ranked[share]))]
 
     def _share(self, user: str) -> float:
-        if self.policy.ordering is not Ordering.FAIR_SHARE:
-            return 0.0
-        return self._usage.get(user, Usage()).decayed(self.at, self.policy.half_life_s)
+        return _share(user, self.policy, self._usage, self.at)
+
+
+def _share(user: str, policy: Policy, usage: Mapping[str, Usage], at: float) -> float:
+    if policy.ordering is not Ordering.FAIR_SHARE:
+        return 0.0
+    return usage.get(user, Usage()).decayed(at, policy.half_life_s)
+
+
+def _position(run: Run, lines: Mapping[str, Line], policy: Policy, share_of: Callable[[str], float]) -> int | None:
+    """By a search in each person's line, not by walking."""
+    if run.state is not RunState.QUEUED:
+        return None
+    mine, entry = share_of(run.user), (order.key(policy, run), run.id)
+    ahead = 0
+    for user, line in lines.items():
+        share = share_of(user)
+        if share < mine:
+            ahead += len(line)
+        elif share == mine:
+            ahead += bisect_left(line, entry)
+    return ahead + 1
 
 
 class Window:
@@ -129,6 +138,8 @@ class Window:
 
     def show(self, state: State) -> None:
         """What was touched is durable now."""
+        if state.version == self.version:  # a turn in which nothing happened
+            return
         with self._lock:
             for run in state.touched.values():
                 old = self.runs.pop(run.id, None)
@@ -162,6 +173,14 @@ class Window:
     def run(self, run_id: str) -> Run | None:
         """A live run, without the cost of a view."""
         return self.runs.get(run_id)
+
+    def position(self, run_id: str) -> int | None:
+        """As View.position, without the cost of a view: every submit asks."""
+        with self._lock:
+            run = self.runs.get(run_id)
+            if run is None:
+                return None
+            return _position(run, self.lines, self.policy, lambda user: _share(user, self.policy, self.usage, self.at))
 
     def _add(self, run: Run) -> None:
         self.runs[run.id] = run

@@ -126,7 +126,7 @@ async def take(request: Request) -> Response:
     if dry_run:
         place = _would_be(house, run)
         return Json(marked({"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place}, dry_run))
-    place = house.service.view().position(run.id) or 1  # None: it has its GPUs already
+    place = house.service.position(run.id) or 1  # None: it has its GPUs already
     answer = b'{"success":true,"job_id":"%b","job":%b,"queue_position":%d}'
     return Response(answer % (run.id.encode(), jobs.one(run), place), media_type="application/json")
 
@@ -187,7 +187,7 @@ def job(house: HouseDep, who: Caller, job_id: str) -> Json:
         run = seen(house, who, job_id)
     except NotFound:
         raise NotFound(f"Job {job_id[:100]} not found", "job_id") from None
-    return Json({**job_of(run), "queue_position": house.service.view().position(run.id)})
+    return Json({**job_of(run), "queue_position": house.service.position(run.id)})
 
 
 @router.delete(

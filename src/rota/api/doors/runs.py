@@ -105,7 +105,9 @@ class Change(Body):
     responses={200: {"model": RunShape}, **faults(400, 404, 409)},
 )
 async def change_run(house: HouseDep, who: Caller, run_id: RunId, asked: Change, dry_run: DryRun = False) -> Json:
-    await asyncio.to_thread(seen, house, who, run_id)
+    run = await asyncio.to_thread(seen, house, who, run_id)
+    if asked.command is not None or asked.workdir is not None:
+        house.must_run_as_self(who, run)
     given: dict[str, Any] = asked.model_dump(exclude_none=True)
     for field, text in given.items():
         if not text.strip():

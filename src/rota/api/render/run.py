@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from rota.api.house import House
 from rota.api.render.words import (
     RUN_WORDS,
+    began,
     command_of,
     error_of,
     exit_code,
@@ -142,7 +143,7 @@ def _past(attempt: PastAttempt) -> dict[str, Any]:
     code = 128 + exit.signal if exit.code is None and exit.signal is not None else exit.code
     return {
         "id": attempt.id,
-        "started": attempt.started_at,
+        "started": began(attempt),
         "ended": attempt.ended_at,
         "exit_code": code,
         "reason": _reason(exit),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rota.core.node import Node
 from rota.core.resources import Placement, bits
-from rota.core.run import Run, RunState
+from rota.core.run import PastAttempt, Run, RunState
 
 S = RunState
 
@@ -69,7 +69,15 @@ def placement_of(run: Run) -> Placement:
 def started_at(run: Run) -> float | None:
     if run.attempt is not None:
         return run.attempt.started_at
-    return run.past[-1].started_at if run.past else None
+    return began(run.past[-1]) if run.past else None
+
+
+def began(attempt: PastAttempt) -> float | None:
+    """A command that was over at once may have ended before its start was told; its supervisor measured both."""
+    exit = attempt.exit
+    if attempt.started_at is not None or exit.started_tick is None or exit.ended_tick is None:
+        return attempt.started_at
+    return max(attempt.planned_at, attempt.ended_at - (exit.ended_tick - exit.started_tick))
 
 
 def planned_at(run: Run) -> float | None:

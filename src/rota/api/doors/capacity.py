@@ -1,0 +1,66 @@
+"""How many more runs make sense now. It is advice, with the numbers it came from; what is enforced is the ledger: never
+more than the GPUs that are really free, whatever type of cluster somebody set by hand."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from rota.api.answers import Json
+from rota.api.depends import Caller, HouseDep
+from rota.api.faults import faults
+from rota.api.survey import KIND, MANUAL, Survey
+from rota.core.run import RunState
+
+router = APIRouter(tags=["capacity"])
+
+FORMULA = "max_new_runs = max(0, min(q, g - r))"
+WITHOUT_GPUS = ("cpu_only", "unknown")
+GUESS = {"slurm": 4}  # of a cluster's GPUs where nobody has counted them; 1 elsewhere
+
+
+class Capacity(BaseModel):
+    g: int = Field(description="How many runs can make use of this cluster at a time.")
+    r: int = Field(description="Runs that are running or being launched.")
+    q: int = Field(description="Runs that are ready or queued.")
+    max_new_runs: int
+    formula: str
+    cluster_type: str
+    gpu_count: int | None
+    running: int
+    ready: int
+    queued: int
+    free_gpus: int
+    total_gpus: int
+
+
+def places(cluster_type: str, gpu_count: int | None) -> int:
+    if cluster_type in WITHOUT_GPUS:
+        return 1
+    return max(1, gpu_count or GUESS.get(cluster_type, 1))
+
+
+@router.get("/capacity", summary="How many more runs make sense now", responses={200: {"model": Capacity}, **faults()})
+def capacity(house: HouseDep, who: Caller, request: Request) -> Json:
+    survey: Survey = getattr(request.app.state, "survey", None) or Survey()
+    cluster = survey.cluster(house, house.service.record(KIND, MANUAL))
+    count, view = house.service.tally().counts, house.service.view()
+    ready, queued = count.get(RunState.HELD, 0), count.get(RunState.QUEUED, 0)
+    running = count.get(RunState.STARTING, 0) + count.get(RunState.RUNNING, 0)
+    g, q = places(cluster["type"], cluster["gpu_count"]), ready + queued
+    return Json(
+        {
+            "g": g,
+            "r": running,
+            "q": q,
+            "max_new_runs": max(0, min(q, g - running)),
+            "formula": FORMULA,
+            "cluster_type": cluster["type"],
+            "gpu_count": cluster["gpu_count"],
+            "running": running,
+            "ready": ready,
+            "queued": queued,
+            "free_gpus": view.free_gpus(),
+            "total_gpus": view.total_gpus(),
+        }
+    )
