@@ -26,7 +26,7 @@ WRITTEN = [page for page in PAGES if page.parent != REFERENCE]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^ *```$", re.M | re.S)
 INLINE = re.compile(r"`([^`\n]+)`")
-ROTA = re.compile(r"(?:^|(?<=[\s(/\"']))rota +(?=[a-z])")
+ROTA = re.compile(r"(?:^|(?<=[\s(/\"']))(?<!from )rota +(?=[a-z])(?!rota )")
 ENDS = frozenset({"|", "||", "&&", "&", ";", ">", "<"})
 
 PROCESS = re.compile(r"\b(issues?|helper agents?|contract\.md|TODO|FIXME)\b", re.I)

@@ -8,7 +8,7 @@ import pytest
 
 from rota.core.policy import Policy
 from rota.core.retry import backoff_s, describe, retry
-from rota.core.run import Cause, Exit, Run, RunState
+from rota.core.run import Cause, Exit, Holder, Run, RunState
 from tests.unit.core.kit import spec
 
 POLICY = Policy(retry_base_s=5, retry_cap_s=600)
@@ -48,6 +48,14 @@ def test_the_table_of_ends(exit, asked, again, counts, word):
     assert (decision.again, decision.counts) == (again, counts)
     assert word in decision.why
     assert bool(decision.delay_s) == counts, "only what counts backs off"
+
+
+def test_a_lease_is_never_tried_again():
+    """Whatever its end is called: the process was somebody else's."""
+    for cause in Cause:
+        decision = retry(Exit(cause), a_run(retry_failures=True, max_retries=9, holder=Holder(1, 2, "boot")), POLICY)
+        assert not decision.again, cause
+    assert retry(Exit(Cause.RELEASED, message="the machine restarted"), a_run(), POLICY).why == "the machine restarted"
 
 
 def test_every_cause_has_an_answer_even_for_a_run_without_limits():
