@@ -94,6 +94,14 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip().lower() for name in text.split(",") if name.strip())
 
 
+def _secret(text: str) -> str:
+    """As a header would carry it, which loses blanks around it. Blanks alone must not turn out to be no token."""
+    word = text.strip()
+    if not word or any(ord(char) < 32 or ord(char) == 127 for char in word):
+        raise ValueError("is blank or holds control characters, so nobody could send it")
+    return word
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a setting may come from besides its flag."""
@@ -112,7 +120,7 @@ SOURCES = (
     Source("lease_port", ("ROTA_LEASE_PORT", "GPUSCHED_PORT"), _number(0, 65535)),
     Source("unix_socket", ("ROTA_UNIX_SOCKET",), _switch),
     Source("workdir", ("ROTA_WORKDIR",), str),
-    Source("shared_token", ("ROTA_SHARED_TOKEN", "RESEARCH_AGENT_USER_AUTH_TOKEN"), str),
+    Source("shared_token", ("ROTA_SHARED_TOKEN", "RESEARCH_AGENT_USER_AUTH_TOKEN"), _secret),
     Source("scheduling", ("ROTA_SCHEDULING", "RESEARCH_AGENT_GPU_ORCHESTRATION_ENABLED"), _switch),
     Source(
         "ordering",

@@ -26,7 +26,10 @@ from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.processes import LinuxProcesses
 from rota.adapters.samples import FileSamples
+from rota.adapters.store.house import bind_house
 from rota.adapters.store.open import open_reader, open_store
+from rota.api.offline import OfflineTokens
+from rota.app.commands import Draft
 from rota.app.dispatch import Site
 from rota.app.errors import CannotStart, Conflict, NotFound, Refused, Unavailable
 from rota.app.later import Later
@@ -36,6 +39,8 @@ from rota.app.ports import Detector, Probe, Processes, Samples, Store, StoreErro
 from rota.app.retention import Retention, tidy
 from rota.app.service import Service
 from rota.config import Settings
+from rota.core.events import RecordPut
+from rota.core.reduce import reduce
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +145,29 @@ def read_store(data_dir: Path) -> Iterator[Store]:
         store.close()
 
 
+@contextmanager
+def offline_tokens(data_dir: Path) -> Iterator[OfflineTokens]:
+    """The tokens of a data directory that no server has open. Nothing is scheduled meanwhile."""
+    with ExitStack() as stack:
+        _, store = _open_files(Settings(data_dir), stack)
+        try:
+            store.begin_epoch()
+            state = store.load()
+        except StoreError as error:
+            raise CannotStart(str(error)) from error
+
+        def put(draft: Draft) -> None:
+            at = max(state.at, SystemClock().now())
+            event = RecordPut(at=at, by="offline", kind=draft.kind, id=draft.id, parent=draft.parent, body=draft.body)
+            reduce(state, event)
+            try:
+                store.append([event], state)
+            except StoreError as error:
+                raise CannotStart(str(error)) from error
+
+        yield OfflineTokens(store, put)
+
+
 def attach(data_dir: Path, run_id: str, *, tmux: bool = False) -> str:
     """Join this terminal to a live run's, or open a tmux window on it. How it ended: "detached", "ended", "opened"."""
     with read_store(data_dir) as store:
@@ -164,6 +192,8 @@ def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
         stack.callback(data_dir.close)
         store = open_store(settings.database_url or f"sqlite:///{data_dir.path / 'rota.db'}")
         stack.callback(store.close)
+        if settings.database_url:  # one that other data directories could reach too
+            bind_house(store, data_dir.path)
     except (DataDirError, StoreError) as error:
         raise CannotStart(str(error)) from error
     return data_dir, store

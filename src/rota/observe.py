@@ -30,5 +30,5 @@ def configure(*secrets: str, verbose: bool = False) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for chatty in ("uvicorn", "websockets", "alembic", "sqlalchemy"):  # headers and parameters are in what they say
+        logging.getLogger(chatty).setLevel(logging.WARNING)

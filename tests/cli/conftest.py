@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.rota import Shell
+from tests.cli.server import Server, running_server
 
 
 @pytest.fixture
@@ -15,3 +16,16 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     made = Shell(tmp_path)
     yield made
     made.finish()
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[Server]:
+    with running_server() as made:
+        yield made
+
+
+@pytest.fixture
+def server(one_server: Server) -> Iterator[Server]:
+    """A real server with nothing on it, shared by the tests of a file."""
+    yield one_server
+    one_server.clear()

@@ -10,9 +10,15 @@ from rota.adapters.store import store as store_module
 from rota.adapters.store.compare import compare
 from rota.adapters.store.house import FILE, bind_house
 from rota.adapters.store.store import SqlStore
+from rota.app.authz import Principal, Role
+from rota.app.commands import Cancel, Submit
+from rota.app.errors import CannotStart
 from rota.app.ports import RunFilter, StoreUnusable
+from rota.config import Settings
 from rota.core import events as e
-from rota.core.run import RunState
+from rota.core.run import Run, RunState, Spec
+from rota.main import open_rota
+from tests.app.house import until
 from tests.contract.conftest import Opener
 from tests.contract.house import House, cluster
 from tests.contract.postgres import Postgres
@@ -225,3 +231,20 @@ def test_a_damaged_name_is_not_replaced(active: tuple[str, House], tmp_path: Pat
     (tmp_path / "one" / FILE).write_text("what?")
     with pytest.raises(StoreUnusable, match=FILE):
         bind_house(opener(url), tmp_path / "one")
+
+
+def test_a_server_on_another_directory_does_not_start(postgres: Postgres, tmp_path: Path) -> None:
+    """The whole way: the job of the first server runs on, and is not started a second time by a stranger."""
+    url, me = postgres.new_database(), Principal("ann", Role.ADMIN)
+    one, two = (Settings(tmp_path / name, database_url=url, simulated=(1, 2)) for name in ("one", "two"))
+    with open_rota(one) as rota:
+        run: Run = rota.do(me, Submit(Spec("t", ("/bin/sleep", "100000"), "/")))
+        until(lambda: rota.run(run.id).state is RunState.RUNNING, "it runs")
+    with pytest.raises(CannotStart, match="belongs to the data directory"), open_rota(two):
+        pass
+    with open_rota(one) as rota:
+        assert rota.run(run.id).state is RunState.RUNNING
+        rota.do(me, Cancel(run.id, grace_s=0.0))
+        assert rota.wait(run.id, 60).attempts_made == 1
+    with open_rota(two) as rota:
+        assert rota.run(run.id).state is RunState.CANCELLED

@@ -367,7 +367,7 @@ def test_private_hides_other_peoples_runs(make_server: MakeServer) -> None:
         ({"name": "a", "command": "true", "env": {"A=B": "x"}}, "env"),
         ({"name": "a", "command": "true", "env": {"A": 1}}, "env"),
         ({"name": "a", "command": "true", "time_limit_seconds": 0}, "time_limit_seconds"),
-        ({"name": "a", "command": "true", "depends_on": ["nothing"]}, "run_id"),
+        ({"name": "a", "command": "true", "depends_on": ["nothing"]}, "depends_on"),
         ({"name": "a", "command": "true", "auto_start": "perhaps"}, "auto_start"),
         ({"name": "a", "command": "true", "gpuwrap_config": {"retries": -2}}, "retries"),
         ({"name": "a", "command": "true", "gpuwrap_config": {"retry_delay_seconds": 0}}, "retry_delay_seconds"),

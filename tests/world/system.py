@@ -19,11 +19,12 @@ from rota.adapters.store.compare import compare
 from rota.adapters.store.open import open_store
 from rota.app import commands as c
 from rota.app.authz import Principal, Role
+from rota.app.desk import Desk
 from rota.app.dispatch import Site
 from rota.app.errors import Refused
 from rota.app.loop import Loop
 from rota.app.ports import KeyRecord, Report, StoreBusy, StoreFull
-from rota.app.service import HANDLERS
+from rota.app.service import HANDLERS, Service
 from rota.core.check import check
 from rota.core.events import Event
 from rota.core.node import Node, simulated_cluster
@@ -33,6 +34,7 @@ from rota.core.run import ENDED, Dependency, Spec, When
 from rota.core.state import State
 
 ADMIN = Principal("admin", Role.ADMIN)
+GROUPS = ["", "s1", "s2"]
 
 
 class Crash(Exception):
@@ -90,6 +92,7 @@ class System:
                 site=Site("/nowhere"),
                 on_fatal=lambda error: None,
             )
+            self.rota = Service(self.loop)
             try:
                 if self.faults and self.rnd.random() < 0.2:
                     self.store.next_fault = self.rnd.choice(["crash before", "crash after"])
@@ -120,6 +123,19 @@ class System:
         if not self.loop.degraded:
             wrong = check(self.loop.state)
             assert wrong == [], wrong
+            if self.rnd.random() < 0.1:
+                self.look()
+
+    def look(self) -> None:
+        """What is shown is what is durable, and it adds up."""
+        view, state = self.rota.view(), self.loop.state
+        assert view.version == state.version
+        assert view.runs == state.runs
+        assert (len(view.queue()) + len(view.held()), len(view.active())) == (state.waiting, state.active)
+        assert view.free_gpus() == state.board.free_gpus
+        if self.rnd.random() < 0.2:
+            assert self.rota.tally().counts == self.store.counts()
+            assert [view.position(run.id) for run in view.queue()] == list(range(1, len(view.queue()) + 1))
 
     def deliver(self, report: Report) -> None:
         if not self.faults:
@@ -151,7 +167,28 @@ class System:
         return answer.result()
 
     def do(self, command: Any, who: Principal = ADMIN) -> Any:
-        return self.call(lambda desk: HANDLERS[type(command)](desk, who, command))
+        return self.call(lambda desk: self.handle(desk, who, command))
+
+    def handle(self, desk: Desk, who: Principal, command: Any) -> Any:
+        """Now and then tried out first: a trial writes nothing and foretells whether the real thing is refused.
+        And a refusal has written nothing."""
+        handler, before = HANDLERS[type(command)], (desk.state.version, len(desk.events), len(desk.keys))
+        foretold = None
+        if self.rnd.random() < 0.2:
+            try:
+                handler(desk.trial(), who, command)
+                foretold = "done"
+            except Refused as refusal:
+                foretold = refusal.message
+            assert (desk.state.version, len(desk.events), len(desk.keys)) == before
+        try:
+            answer = handler(desk, who, command)
+        except Refused as refusal:
+            assert (desk.state.version, len(desk.events), len(desk.keys)) == before, command
+            assert foretold in (None, refusal.message)
+            raise
+        assert foretold in (None, "done")
+        return answer
 
     # -- what happens -----------------------------------------------------------------------------------------------
     def step(self) -> None:
@@ -189,7 +226,13 @@ class System:
             preemptible=rnd.random() < 0.3,
             retry_failures=rnd.random() < 0.1,
             depends_on=depends,
+            group=rnd.choice(GROUPS),
         )
+        if rnd.random() < 0.1:
+            many = c.SubmitMany((c.Submit(spec),) * rnd.randint(1, 5), (c.Draft("sweep", rnd.choice(GROUPS), "{}"),))
+            for run in self.do(many) or ():
+                self.acknowledged[run.id] = "submitted"
+            return
         run = self.do(c.Submit(spec, user=rnd.choice(["ash", "birch", "cedar"]), held=rnd.random() < 0.1))
         if run is not None:
             self.acknowledged[run.id] = "submitted"
@@ -209,6 +252,14 @@ class System:
         )
         commands = [c.Cancel(run_id), c.Cancel(run_id), c.Hold(run_id), c.Release(run_id)]
         commands += [c.Reprioritise(run_id, rnd.randint(1, 4)), c.SetPolicy(policy), c.Pause(), c.Resume()]
+        ended = [name for name in self.acknowledged if name not in live]
+        any_id = rnd.choice(ended) if ended and rnd.random() < 0.5 else run_id
+        commands += [
+            c.Edit(any_id, name=f"n{rnd.random()}", group=rnd.choice(GROUPS)),
+            c.Edit(any_id, argv=("sim", "1", "0")),
+        ]
+        commands += [c.Archive(any_id, rnd.random() < 0.6), c.CapGroup(rnd.choice(GROUPS), rnd.randrange(4))]
+        commands += [c.PutRecord(c.Draft("alert", rnd.choice("abc"), rnd.choice(["{}", ""]), any_id))]
         command = rnd.choice([*commands, c.Resume(), c.Drain(node), c.Undrain(node), c.Rerun(run_id)])
         answer = self.do(command)
         if answer is not None and isinstance(command, c.Cancel):
@@ -268,6 +319,8 @@ class System:
             self.do(c.Undrain(node.id))
         self.do(c.Resume())
         self.do(c.SetPolicy(Policy()))
+        for group in GROUPS[1:]:
+            self.do(c.CapGroup(group, 1))  # however tight, everybody has a turn
         for run in list(self.loop.state.runs.values()):
             if run.state == "held":
                 self.do(c.Release(run.id))

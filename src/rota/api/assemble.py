@@ -143,8 +143,9 @@ def announce(house: House, sockets: Sockets, say: Callable[[str], None], *, frie
 def _lines(house: House, sockets: Sockets, friendly: bool) -> Iterator[str]:
     url = url_of(house, sockets)
     view = house.service.view()
-    kind = "SIMULATED GPUs" if any(node.simulated for node in view.nodes.values()) else "GPUs"
-    yield f"Rota {house.version} at {url}: {len(view.nodes)} nodes, {view.total_gpus()} {kind}"
+    kind = "SIMULATED GPU" if any(node.simulated for node in view.nodes.values()) else "GPU"
+    gpus, nodes = view.total_gpus(), len(view.nodes)
+    yield f"Rota {house.version} at {url}: {nodes} node{'s' * (nodes != 1)}, {gpus} {kind}{'s' * (gpus != 1)}"
     if sockets.lease is not None:
         yield f"  lease door  {house.settings.host}:{sockets.lease.getsockname()[1]} (srun, rota run)"
     yield f"  data        {house.settings.data_dir}"
@@ -156,7 +157,7 @@ def _lines(house: House, sockets: Sockets, friendly: bool) -> Iterator[str]:
         yield f"  admin token {house.settings.data_dir / ADMIN_TOKEN}   (for X-Auth-Token)"
         yield f"  reference   {url}/docs"
         yield "Try, in another terminal:"
-        yield f"  {_command(house)} submit --follow -G 2 -- sh -c 'echo my GPUs are $CUDA_VISIBLE_DEVICES'"
+        yield f"  {_command(house)} submit --follow -G {min(gpus, 2)} -- sh -c 'echo my GPUs are $CUDA_VISIBLE_DEVICES'"
         yield "Ctrl-C stops the server; running jobs run on."
     elif not house.gate.closed:
         yield "  OPEN        no token is set: whoever can connect to this port may run commands as this account."

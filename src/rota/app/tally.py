@@ -15,7 +15,7 @@ from rota.core.run import ENDED, Run, RunState
 RECENT = 1_000  # starts that the average wait is of
 SEEDED_FROM = 200  # of the newest runs, at the start of a server
 MINUTE_S, MINUTES = 60.0, 60
-STEP = 5  # minutes in one look back
+STEP_S, HOUR_STEPS = 600.0, 6  # in which the hour before the start is looked at
 RECOUNT_S = 3600.0  # old runs are dropped behind our back, see retention
 
 
@@ -46,10 +46,14 @@ class Counter:
         self._waits: deque[float] = deque(maxlen=RECENT)
         self._ends: deque[tuple[int, int]] = deque(maxlen=MINUTES + 1)  # (minute, how many ended in it)
         self._recount_at = 0.0
+        self._begun: float | None = None  # when the first was heard
+        self._remembered = False
         self._scheduled = self._completed = self._failed = 0
 
     def tally(self, passes: int, last_pass_at: float | None) -> Tally:
         with self._lock:
+            if not self._remembered:
+                self._remember()
             since = int(self._now() / MINUTE_S) - MINUTES
             return Tally(
                 counts={**self._window.counts(), **self._ended},
@@ -66,6 +70,8 @@ class Counter:
     def hear(self, first: int, events: Sequence[e.Event]) -> None:
         about_runs = [event for event in events if isinstance(event, e.RunEvent)]
         with self._lock:
+            if self._begun is None:
+                self._begun = events[0].at
             for event in about_runs:
                 self._note(event)
             # When a server starts or comes back from trouble something may have been stored that nobody was told of.
@@ -121,8 +127,6 @@ class Counter:
     def _recount(self) -> None:
         try:
             counts = self._store.counts()
-            if not self._waits and not self._ends:
-                self._remember()
         except StoreError:  # try again at the next event
             self._recount_at = 0.0
             return
@@ -131,14 +135,23 @@ class Counter:
         self._recount_at = self._now() + RECOUNT_S
 
     def _remember(self) -> None:
-        """What the last servers saw, so that a restart does not wipe the figures out."""
-        newest = self._store.runs(RunFilter(limit=SEEDED_FROM))
-        self._waits.extend(wait for run in reversed(newest) for wait in _wait(run))
-        this = int(self._now() / MINUTE_S)
-        for minute in range(this - MINUTES + STEP, this + 1, STEP):
-            ended = self._store.totals((minute - STEP) * MINUTE_S, minute * MINUTE_S)
-            if ended:
-                self._ends.append((minute, sum(total.attempts for total in ended)))
+        """What the servers before this one saw, so that a restart does not wipe the figures out. Looked up when
+        somebody asks: a start should not wait for it."""
+        until = self._begun
+        if until is None:
+            return
+        try:
+            newest = self._store.runs(RunFilter(limit=SEEDED_FROM))
+            steps = [until - n * STEP_S for n in range(HOUR_STEPS)]
+            ended = [(at, self._store.totals(at - STEP_S, at)) for at in steps]
+        except StoreError:  # at the next question
+            return
+        self._remembered = True
+        waits = [wait for run in newest for wait in _wait(run, until)]
+        self._waits.extendleft(waits[: RECENT - len(self._waits)])
+        for at, totals in ended:
+            if totals and len(self._ends) <= MINUTES:
+                self._ends.appendleft((int(at / MINUTE_S), sum(total.attempts for total in totals)))
 
 
 def _end(event: e.RunEvent) -> RunState | None:
@@ -150,9 +163,10 @@ def _end(event: e.RunEvent) -> RunState | None:
     return None
 
 
-def _wait(run: Run) -> Iterator[float]:
+def _wait(run: Run, until: float) -> Iterator[float]:
+    """How long it waited for its first start, if that was before this time."""
     firsts = [past.planned_at for past in run.past if past.number == 1]
     if run.attempt is not None and run.attempt.number == 1:
         firsts.append(run.attempt.planned_at)
-    for planned_at in firsts[:1]:
-        yield max(0.0, planned_at - run.submitted_at)
+    if firsts and firsts[0] < until:
+        yield max(0.0, firsts[0] - run.submitted_at)

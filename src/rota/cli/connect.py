@@ -22,6 +22,16 @@ server_option = click.option(
     "--server", default="", metavar="URL", help="Instead of $ROTA_URL: http://host:port or unix:///path/rota.sock."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout.")
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+    from rota.cli.complete import run_ids
+
+    return run_ids(incomplete)
+
+
+run_argument = click.argument("run_id", shell_complete=_complete)
+runs_argument = click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...", shell_complete=_complete)
 dry_option = click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")
 
 
@@ -95,7 +105,8 @@ def for_each(client: Client, ids: Iterable[str], act: Callable[[str], str]) -> i
         except Unreachable:
             raise
         except RotaError as error:
-            code = code or fail(error)
+            failed = fail(error)
+            code = code or failed
     return code
 
 

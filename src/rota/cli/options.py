@@ -7,12 +7,17 @@ from pathlib import Path
 
 import click
 
-from rota.config import default_data_dir
+
+def _default_data_dir() -> Path:
+    from rota.config import default_data_dir
+
+    return default_data_dir()
+
 
 data_dir_option = click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    default=default_data_dir,
+    default=_default_data_dir,
     help="Where Rota keeps its things.  [default: $ROTA_DATA_DIR or ~/.local/share/rota]",
 )
 

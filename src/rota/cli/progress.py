@@ -53,6 +53,6 @@ def _is_tty() -> bool:
 
 def _columns() -> int:
     try:
-        return max(20, os.get_terminal_size(2).columns)
+        return max(20, os.get_terminal_size(2).columns or 80)
     except OSError:
         return 80

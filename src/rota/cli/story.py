@@ -59,7 +59,10 @@ def _facts(run: Run) -> list[tuple[str, object]]:
         ("priority", priority(run.priority)),
         ("time limit", span(run.time_limit_seconds)),
         ("estimate", span(run.estimated_duration_seconds)),
-        ("after", " ".join(f"{one.get('run_id')}:{one.get('when')}" for one in needs) if _objects(needs) else ""),
+        (
+            "after",
+            " ".join(f"{one.get('run_id')}:{one.get('when')}" for one in needs) if needs and _objects(needs) else "",
+        ),
         ("sweep", run.sweep_id),
         ("rerun of", run.parent_run_id),
         ("tags", " ".join(run.tags)),

@@ -57,6 +57,7 @@ def _line(
     sizes: Sequence[int],
     right: Sequence[str],
     limit: int,
+    *,
     is_head: bool = False,
 ) -> str:
     made, used = [], 0

@@ -32,7 +32,7 @@ def seconds(text: str) -> float:
     return value
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg] # not every click knows it as a generic
     name = "time"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -42,7 +42,7 @@ class Duration(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class Priority(click.ParamType):
+class Priority(click.ParamType):  # type: ignore[type-arg]
     name = "priority"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:

@@ -16,15 +16,15 @@ MAX_WORD = 500  # characters of a path, a branch, a remote
 MAX_VALUE = 1000
 MAX_NAMES = 200
 PATIENCE_S = 2.0
-ALLOWED = re.compile(
-    r"(CUDA|NCCL|OMP_|MKL_|PYTHON|CONDA_|TORCH|XLA_|JAX_|TF_|SLURM_JOB_ID$|VIRTUAL_ENV$"
-    r"|WANDB_(PROJECT|ENTITY|MODE|NAME|RUN_GROUP)$|MLFLOW_EXPERIMENT|HF_HOME$|MASTER_(ADDR|PORT)$|WORLD_SIZE$)"
-)
-SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
-SECRET_FILE = re.compile(
+ALLOWED = (
+    "CUDA", "NCCL", "OMP_", "MKL_", "PYTHON", "CONDA_", "TORCH", "XLA_", "JAX_", "VIRTUAL_ENV", "WANDB_PROJECT",
+    "WANDB_ENTITY", "WANDB_MODE", "WANDB_NAME", "WANDB_RUN_GROUP", "MLFLOW_EXPERIMENT", "HF_HOME", "MASTER_ADDR",
+    "MASTER_PORT", "WORLD_SIZE",
+)  # fmt: skip
+SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH")
+SECRETIVE = (  # compiled only where there is a checkout: that takes longer than the rest of a submit
     r"(^|/)(\.env[^/]*|\.netrc|\.pypirc|\.npmrc|\.git-credentials|id_[a-z0-9]+"
-    r"|[^/]*(token|secret|password|passwd|credential)[^/]*|[^/]*\.(pem|key|p12|pfx|kdbx))$",
-    re.IGNORECASE,
+    r"|[^/]*(token|secret|password|passwd|credential)[^/]*|[^/]*\.(pem|key|p12|pfx|kdbx))$"
 )
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=true", "-c", "color.ui=false", "--no-optional-locks")
 
@@ -40,8 +40,13 @@ def snapshot(where: str, argv: Sequence[str], env: Mapping[str, str]) -> dict[st
 
 
 def allowed(env: Mapping[str, str]) -> dict[str, str]:
-    names = [name for name in sorted(env) if ALLOWED.match(name) and not SECRET_NAME.search(name)]
+    names = [name for name in sorted(env) if name.startswith(ALLOWED) and not any(w in name for w in SECRET_WORDS)]
     return {name: _sendable(env[name][:MAX_VALUE]) for name in names[:MAX_NAMES]}
+
+
+def secret(name: str) -> bool:
+    """Whether a file's name speaks of secrets."""
+    return re.search(SECRETIVE, name, re.IGNORECASE) is not None
 
 
 def checkout(where: str) -> str:
@@ -94,19 +99,18 @@ def patch(root: str, diff: bytes | None, untracked: Sequence[str]) -> tuple[str,
     """What was not committed, as one patch; and whether it is all of it."""
     pieces: list[bytes] = []
     whole = diff is not None
-    for piece in _files_of(diff or b""):
-        pieces.append(piece)
+    pieces += _files_of(diff or b"")
     left = MAX_DIFF - sum(map(len, pieces))
     for name in untracked:
         if left <= 0:
             whole = False
             break
-        piece = new_file(root, name, left)
-        if piece is None:
+        made = new_file(root, name, left)
+        if made is None:
             whole = whole and not _is_plain(root, name)
             continue
-        pieces.append(piece)
-        left -= len(piece)
+        pieces.append(made)
+        left -= len(made)
     data = b"".join(pieces)
     if len(data) > MAX_DIFF:
         data, whole = data[:MAX_DIFF], False
@@ -121,13 +125,13 @@ def _files_of(diff: bytes) -> Iterator[bytes]:
     for piece in re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE):
         head = piece.partition(b"\n")[0]
         names = [name.strip('"') for name in _text(head).split(" b/")[1:]]
-        if piece and not any(SECRET_FILE.search(name) for name in names):
+        if piece and not any(secret(name) for name in names):
             yield piece
 
 
 def new_file(root: str, name: str, room: int) -> bytes | None:
     """A patch that makes an untracked text file; None for what is secret, binary, too large or no plain file."""
-    if SECRET_FILE.search(name):
+    if secret(name):
         return None
     try:
         number = os.open(os.path.join(root, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -168,7 +172,7 @@ def _regular(mode: int) -> bool:
 
 def _is_plain(root: str, name: str) -> bool:
     """A file that a patch should have held: too large, or no text. A secret one is left out on purpose."""
-    return not SECRET_FILE.search(name) and os.path.isfile(os.path.join(root, name))
+    return not secret(name) and os.path.isfile(os.path.join(root, name))
 
 
 def without_credentials(url: str) -> str:

@@ -145,6 +145,9 @@ class AsyncClient:
     async def do(self, call: Call[T]) -> T:
         return await drive(self._talk.call(call))
 
+    async def do_with_headers(self, call: Call[T]) -> tuple[T, dict[str, str]]:
+        return await drive(self._talk.call_with_headers(call))
+
     async def close(self) -> None:
         self._talk.close()
         await asyncio.sleep(0)  # the transports take leave on the next turn of the loop

@@ -224,6 +224,12 @@ def health() -> Call[Json]:
     return Call("GET", "/health", _object)
 
 
+def raw(call: Call[Any]) -> Call[Json]:
+    """The same call, its answer as it comes."""
+    call.decode = _object
+    return call
+
+
 # -- what answers mean: each loads its model when an answer is there --------------------------------------------------
 
 

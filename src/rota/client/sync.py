@@ -178,6 +178,10 @@ class Client:
     def do(self, call: Call[T]) -> T:
         return drive(self._talk.call(call))
 
+    def do_with_headers(self, call: Call[T]) -> tuple[T, dict[str, str]]:
+        """The answer, and the headers it came with, by lower-case name."""
+        return drive(self._talk.call_with_headers(call))
+
     def close(self) -> None:
         self._talk.close()
 

@@ -26,7 +26,8 @@ def family(holder: Holder) -> tuple[Target, ...]:
 
 def signal_all(targets: Iterable[Target], number: int) -> bool:
     """False when one of them lives and may not be signalled by this account."""
-    return all([_signal(pid, start, number) for pid, start in targets])  # all of them, whatever the first one says
+    told = [_signal(pid, start, number) for pid, start in targets]
+    return all(told)
 
 
 def _signal(pid: int, start: int, number: int) -> bool:

@@ -65,7 +65,8 @@ class LeaseBackend:
 
     def open(self, report: Callable[[Report], None]) -> None:
         self._report = report
-        os.makedirs(f"{self._dir}/ended", mode=0o700, exist_ok=True)
+        for path in (self._dir, f"{self._dir}/ended"):
+            os.makedirs(path, mode=0o700, exist_ok=True)
         self._open = True
 
     def launch(self, *orders: LaunchOrder) -> None:

@@ -55,7 +55,7 @@ def explain(house: HouseDep, who: Caller, run_id: RunId) -> Json:
     """All reasons at once, the runs that stand in the way, and the smallest change that would start it sooner."""
     run = seen(house, who, run_id)
     eta = house.service.eta(run_id) if run.state in WAITING else None
-    why = waiting(house.service.explain(run_id), eta)
+    why = waiting(house, who, house.service.explain(run_id), eta)
     return Json({"run_id": run_id, "status": RUN_WORDS[run.state], **why})
 
 

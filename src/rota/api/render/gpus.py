@@ -94,9 +94,7 @@ class Picture:
             "available_gpus": states["available"],
             "allocated_gpus": states["allocated"],
             "nodes": drawn,
-            "allocations": [
-                self._allocation(run) for run in self.view.active() if run.attempt and run.attempt.placement
-            ],
+            "allocations": [self._allocation(run) for run in self.view.active() if _holds(run)],
             "utilization_percent": round(100.0 * states["allocated"] / total, 1) if total else 0.0,
             "simulated": any(node.simulated for node in nodes),
         }

@@ -27,7 +27,8 @@ def page(doc: Doc) -> str:
     about = "".join(f"<p>{escape(part)}</p>" for part in doc["info"]["description"].split("\n\n"))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Rota: HTTP reference</title>'
-        '<meta name="viewport" content="width=device-width"><link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/reference.css"></head>'
+        '<meta name="viewport" content="width=device-width"><link rel="icon" href="/static/icon.svg">'
+        '<link rel="stylesheet" href="/static/reference.css"></head>'
         f"<body><header><h1>Rota {escape(doc['info']['version'])}: HTTP reference</h1>{about}"
         '<p><a href="/">dashboard</a> · <a href="/openapi.json">openapi.json</a></p></header>'
         f"<nav><ul>{contents}</ul></nav><main>{body}</main></body></html>"

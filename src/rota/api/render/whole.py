@@ -9,6 +9,7 @@ from rota.api.render.links import TAIL_BYTES, links, wandb_dir
 from rota.api.render.run import Renderer
 from rota.api.render.series import charts
 from rota.app.authz import Principal
+from rota.app.errors import NotFound
 from rota.core import events as e
 from rota.core.explain import Explanation
 from rota.core.run import WAITING, Run
@@ -25,7 +26,7 @@ def whole(house: House, who: Principal, run: Run) -> dict[str, Any]:
     if "queued_at" in answer:
         answer["queued_at"] = _queued_at(house, run)
     if run.state in WAITING:
-        answer |= waiting(service.explain(run.id), service.eta(run.id))
+        answer |= waiting(house, who, service.explain(run.id), service.eta(run.id))
     answer |= charts(house.samples.series(run.id))
     tail = service.log(run.id, -TAIL_BYTES, TAIL_BYTES).content.decode("utf-8", "replace")
     answer["links"] = links(tail)
@@ -33,16 +34,43 @@ def whole(house: House, who: Principal, run: Run) -> dict[str, Any]:
     return answer
 
 
-def waiting(explanation: Explanation, eta: float | None) -> dict[str, Any]:
+def waiting(house: House, who: Principal, explanation: Explanation, eta: float | None) -> dict[str, Any]:
+    hidden = _hidden(house, who, explanation)
+
+    def told(text: str) -> str:
+        for run_id in hidden:
+            text = text.replace(run_id, "another run")
+        return text
+
     return {
         "reasons": [
-            {"code": reason.code, "text": reason.text, "runs": list(reason.runs), "until": reason.until}
+            {
+                "code": reason.code,
+                "text": told(reason.text),
+                "runs": [run_id for run_id in reason.runs if run_id not in hidden],
+                "until": reason.until,
+            }
             for reason in explanation.reasons
         ],
         "position": explanation.position,
-        "hint": explanation.hint,
+        "hint": told(explanation.hint),
         "eta": eta,
     }
+
+
+def _hidden(house: House, who: Principal, explanation: Explanation) -> set[str]:
+    """The runs that stand in the way and are not this caller's to see."""
+    if not house.settings.private:
+        return set()
+    named = {run_id for reason in explanation.reasons for run_id in reason.runs}
+    return {run_id for run_id in named if not _may_see(house, who, run_id)}
+
+
+def _may_see(house: House, who: Principal, run_id: str) -> bool:
+    try:
+        return house.may_see(who, house.service.run(run_id))
+    except NotFound:  # gone since
+        return False
 
 
 def _queued_at(house: House, run: Run) -> float:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from rota.cli.connect import run_argument
 from rota.cli.options import data_dir_option
 
 
 @click.command()
 @click.option("--tmux", is_flag=True, help="In a new tmux window instead of here.")
 @data_dir_option
-@click.argument("run_id")
+@run_argument
 def command(run_id: str, tmux: bool, data_dir: Path) -> None:
     """Look into RUN_ID, started with `rota local --terminal`. Ctrl-] leaves; the run goes on."""
     from rota.app.errors import CannotStart, Refused

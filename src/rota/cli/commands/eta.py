@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rota.cli.connect import connect, emit, full_id, json_option, server_option
+from rota.cli.connect import connect, emit, full_id, json_option, run_argument, server_option
 from rota.cli.render import in_time, plain
 
 
@@ -12,7 +12,7 @@ from rota.cli.render import in_time, plain
 @click.option("-q", "--quiet", is_flag=True, help="Only the seconds from now; nothing where that cannot be told.")
 @json_option
 @server_option
-@click.argument("run_id")
+@run_argument
 def command(run_id: str, quiet: bool, as_json: bool, server: str) -> None:
     """When RUN_ID is expected to start."""
     with connect(server) as client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rota.cli.connect import connect, emit, full_id, json_option, server_option
+from rota.cli.connect import connect, emit, full_id, json_option, run_argument, server_option
 from rota.cli.render import clock, in_time, plain
 from rota.cli.watch import show, watch_option
 
@@ -13,7 +13,7 @@ from rota.cli.watch import show, watch_option
 @watch_option
 @json_option
 @server_option
-@click.argument("run_id")
+@run_argument
 def command(run_id: str, watch: bool, as_json: bool, server: str) -> None:
     """Every reason why RUN_ID waits, who stands in its way, and what would start it sooner."""
     with connect(server) as client:

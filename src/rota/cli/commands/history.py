@@ -1,8 +1,7 @@
-"""`rota history`: the ended and the live runs of a data directory, and who used how many GPU-hours."""
+"""`rota history`: the newest runs, and who used how many GPU-hours; from the server, or from a data directory alone."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -10,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rota.cli.connect import REFUSED, connect, emit, json_option, say, server_option
 from rota.cli.options import data_dir_option
-from rota.cli.render import plain
+from rota.cli.render import plain, span
 
 if TYPE_CHECKING:
     from rota.core.run import Run
+
+HEADS = ("RUN", "STATE", "SUBMITTED", "RAN", "EXIT", "GPUS", "USER", "NAME")
+Facts = dict[str, Any]
 
 
 def _days(ctx: click.Context, param: click.Parameter, value: float) -> float:
@@ -26,10 +29,74 @@ def _days(ctx: click.Context, param: click.Parameter, value: float) -> float:
 @click.command()
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @click.option("--days", type=float, callback=_days, default=30.0, show_default=True, help="For usage.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout.")
+@json_option
 @data_dir_option
-def command(limit: int, days: float, as_json: bool, data_dir: Path) -> None:
+@server_option
+def command(limit: int, days: float, as_json: bool, data_dir: Path, server: str) -> None:
     """What ran, newest first, and GPU-hours per person."""
+    since = max(0.0, time.time() - days * 86400)
+    url = _server(server, data_dir)
+    runs, used = _of_server(url, limit, since) if url else _of_directory(data_dir, limit, since)
+    if as_json:
+        emit({"runs": runs, "usage": used})
+    elif not runs:
+        click.echo("nothing yet; try: rota submit -- echo hello")
+    else:
+        click.echo(_drawn(runs, used, days))
+
+
+def _server(server: str, data_dir: Path) -> str:
+    """The server to ask; "" = read the data directory. One that was named is asked, or that of this directory."""
+    from rota.client.address import DEFAULT_URL, find_url
+
+    url, where = find_url()
+    root = data_dir.expanduser()
+    if server or where.isupper():
+        return server or url
+    if (root / "rota.sock").is_socket() and _answers(f"unix://{root}/rota.sock"):
+        return f"unix://{root}/rota.sock"
+    return "" if (root / "rota.db").exists() else DEFAULT_URL if _answers(DEFAULT_URL) else ""
+
+
+def _answers(url: str) -> bool:
+    from rota.client.errors import RotaError
+
+    try:
+        with connect(url, tries=1, connect_s=0.5, answer_s=2.0) as client:
+            client.health()
+    except RotaError:
+        return False
+    return True
+
+
+def _of_server(url: str, limit: int, since: float) -> tuple[list[Facts], list[Facts]]:
+    with connect(url) as client:
+        runs = [
+            {
+                "id": run.id,
+                "name": run.name,
+                "command": run.command,
+                "user": run.user,
+                "state": run.status,
+                "gpus": run.gpu_count,
+                "submitted_at": run.created_at,
+                "ended_at": run.ended_at,
+                "attempts": len(run.attempts),
+                "ran_s": _ran(run.started_at or run.launched_at, run.ended_at),
+                "exit_code": run.exit_code,
+                "why": run.error or "",
+            }
+            for run in client.runs(limit=limit)
+        ]
+        usage = client.usage(since=since)
+    return runs, [{"user": one.user, "attempts": one.attempts, "gpu_hours": one.gpu_hours} for one in usage]
+
+
+def _ran(started: float | None, ended: float | None) -> float | None:
+    return None if started is None or ended is None else max(0.0, ended - started)
+
+
+def _of_directory(data_dir: Path, limit: int, since: float) -> tuple[list[Facts], list[Facts]]:
     from rota.app.errors import CannotStart
     from rota.app.ports import RunFilter
     from rota.main import read_store
@@ -37,33 +104,15 @@ def command(limit: int, days: float, as_json: bool, data_dir: Path) -> None:
     try:
         with read_store(data_dir) as store:
             runs = store.runs(RunFilter(limit=limit))
-            now = time.time()
-            totals = store.totals(now - days * 86400, float("inf"))
+            totals = store.totals(since, float("inf"))
     except CannotStart as error:
-        click.echo(f"rota: {error}", err=True)
-        sys.exit(75)
-    if as_json:
-        usage = [{"user": t.user, "attempts": t.attempts, "gpu_hours": t.gpu_s / 3600} for t in totals]
-        click.echo(json.dumps({"runs": [_facts(run) for run in runs], "usage": usage}))
-        return
-    if not runs:
-        click.echo("nothing yet; try: rota local -- echo hello")
-        return
-    click.echo(f"{'RUN':12}  {'STATE':9}  {'SUBMITTED':16}  {'RAN':>9}  {'EXIT':>4}  {'GPUS':>4}  {'USER':10}  NAME")
-    for run in runs:
-        facts = _facts(run)
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.submitted_at))
-        ran = "-" if facts["ran_s"] is None else f"{facts['ran_s']:.1f} s"
-        code = "-" if facts["exit_code"] is None else str(facts["exit_code"])
-        what = plain(run.spec.name + (f"  ({run.why})" if run.why else ""))
-        row = f"{run.id}  {run.state:9}  {when}  {ran:>9}  {code:>4}  {run.spec.request.gpus:>4}"
-        click.echo(f"{row}  {plain(run.user):10.10}  {what}")
-    click.echo(f"\n{'USER':12}  {'ATTEMPTS':>8}  GPU-HOURS in {days:g} days")
-    for total in totals:
-        click.echo(f"{plain(total.user):12.12}  {total.attempts:>8}  {total.gpu_s / 3600:.3f}")
+        say(str(error))
+        sys.exit(REFUSED)
+    usage = [{"user": t.user, "attempts": t.attempts, "gpu_hours": t.gpu_s / 3600} for t in totals]
+    return [_facts(run) for run in runs], usage
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _facts(run: Run) -> Facts:
     last = run.past[-1] if run.past else None
     ticks = (last.exit.started_tick, last.exit.ended_tick) if last else (None, None)
     return {
@@ -71,7 +120,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "name": run.spec.name,
         "command": list(run.spec.argv),
         "user": run.user,
-        "state": run.state,
+        "state": run.state.value,
         "gpus": run.spec.request.gpus,
         "submitted_at": run.submitted_at,
         "ended_at": run.ended_at,
@@ -81,3 +130,25 @@ def _facts(run: Run) -> dict[str, Any]:
         "signal": last.exit.signal if last else None,
         "why": run.why,
     }
+
+
+def _drawn(runs: list[Facts], used: list[Facts], days: float) -> str:
+    from rota.cli.table import table
+
+    rows = [
+        (
+            run["id"],
+            run["state"],
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(run["submitted_at"] or 0)),
+            span(run["ran_s"]),
+            "-" if run["exit_code"] is None else run["exit_code"],
+            run["gpus"],
+            run["user"],
+            run["name"] + (f"  ({run['why']})" if run["why"] else ""),
+        )
+        for run in runs
+    ]
+    lines = table(HEADS, rows, right=("RAN", "EXIT", "GPUS"))
+    head = ("USER", "ATTEMPTS", f"GPU-HOURS in {days:g} days")
+    shares = [(plain(one["user"]), one["attempts"], f"{one['gpu_hours']:.3f}") for one in used]
+    return f"{lines}\n\n{table(head, shares, right=('ATTEMPTS',))}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rota.cli.connect import connect, full_id, server_option
+from rota.cli.connect import connect, full_id, run_argument, server_option
 
 if TYPE_CHECKING:
     from rota.client.model.run import LogChunk
@@ -23,7 +23,7 @@ PATIENCE_S = 24 * 3600.0
 @click.option("--attempt", type=click.IntRange(1), help="Of this attempt.  [default: the newest; with -f the first]")
 @click.option("-n", "--tail", type=click.IntRange(0), help="Only the last so many lines of what is there.")
 @server_option
-@click.argument("run_id")
+@run_argument
 def command(run_id: str, follow: bool, attempt: int | None, tail: int | None, server: str) -> None:
     """The output of RUN_ID, stdout and stderr together."""
     with connect(server) as client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rota.cli.connect import connect, dry_option, full_id, server_option
+from rota.cli.connect import connect, dry_option, full_id, run_argument, server_option
 from rota.cli.render import priority as word
 from rota.cli.values import Priority
 
@@ -12,7 +12,7 @@ from rota.cli.values import Priority
 @click.command()
 @dry_option
 @server_option
-@click.argument("run_id")
+@run_argument
 @click.argument("priority", type=Priority(), metavar="low|normal|high|critical|1..4")
 def command(run_id: str, priority: int, dry_run: bool, server: str) -> None:
     """Set the priority of a waiting run."""

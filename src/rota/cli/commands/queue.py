@@ -76,7 +76,8 @@ def _picture(client: Client, found: Queue, jobs: Iterable[Job], user: str, every
             for run in others
         ]  # fmt: skip
     statistics = found.statistics or {}
-    line = f"{statistics.get('running', len(found.running))} running, {statistics.get('queued', len(found.queued))} waiting"
+    running = statistics.get("running", len(found.running))
+    line = f"{running} running, {statistics.get('queued', len(found.queued))} waiting"
     held = statistics.get("held")
     line += f", {held} held" if held else ""
     if not rows:

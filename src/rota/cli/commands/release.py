@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from rota.cli.connect import connect, dry_option, for_each, leave, server_option
+from rota.cli.connect import connect, dry_option, for_each, leave, runs_argument, server_option
 
 
 @click.command()
 @dry_option
 @server_option
-@click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...")
+@runs_argument
 def command(run_ids: tuple[str, ...], dry_run: bool, server: str) -> None:
     """Let held runs go."""
     with connect(server) as client:

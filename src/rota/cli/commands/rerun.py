@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, server_option
+from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, run_argument, server_option
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command()
 @click.option(
     "--restore",
     type=click.Path(),
@@ -25,10 +25,10 @@ from rota.cli.connect import connect, dry_option, emit, full_id, json_option, le
 @dry_option
 @json_option
 @server_option
-@click.argument("run_id")
+@run_argument
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def command(run_id: str, restore: str | None, command: tuple[str, ...], server: str, **options: Any) -> None:
-    """Run RUN_ID again as a new run, with another COMMAND if one is given."""
+    """Run RUN_ID again as a new run, with another COMMAND if one is given after --."""
     with connect(server) as client:
         old = client.run(full_id(client, run_id))
         workdir = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from rota.cli.connect import connect, emit, full_id, json_option, server_option
+from rota.cli.connect import connect, emit, full_id, json_option, run_argument, server_option
 
 
 @click.command()
 @click.option("--diff", is_flag=True, help="Print what was not committed when it was submitted, and nothing else.")
 @json_option
 @server_option
-@click.argument("run_id")
+@run_argument
 def command(run_id: str, diff: bool, as_json: bool, server: str) -> None:
     """All facts of a run: what was asked, where it ran, each attempt, the state of the code, and what it used."""
     from rota.client.errors import NotFound

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, say, server_option
 from rota.cli.values import Duration, Priority, variables
+from rota.client import calls
 
 if TYPE_CHECKING:
-    from rota.client.model.run import Run
     from rota.client.sync import Client
 
 WHENS = ("succeeded", "ended", "failed")
@@ -42,6 +41,7 @@ WHENS = ("succeeded", "ended", "failed")
 @click.option("--mem", type=click.FloatRange(0), metavar="GB", help="Host memory on each node.")
 @click.option("--terminal", is_flag=True, help="Give it a terminal that `rota attach` can look into.")
 @click.option("--no-snapshot", is_flag=True, help="Do not record the state of the git checkout.")
+@click.option("--idempotency-key", default="", metavar="KEY", help="Submitted with this key before: that run again.")
 @click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did.")
 @click.option("-f", "--follow", is_flag=True, help="Show its output as well.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the id.")
@@ -61,17 +61,18 @@ def command(command: tuple[str, ...], line: str, server: str, **options: Any) ->
     with connect(server) as client:
         fields = _fields(client, command or ("/bin/sh", "-c", line), options)
         dry_run, held = options["dry_run"], options["held"]
-        run = client.submit(line or command, name=options["name"], held=held, dry_run=dry_run, **fields)
+        call = calls.submit(line or command, name=options["name"], held=held, dry_run=dry_run, **fields)
+        run = client.do(calls.raw(call))  # as it came: nothing is loaded that is not needed
+        run_id = str(run.get("id"))
         staying = (options["wait"] or options["follow"]) and not dry_run
-        if options["quiet"] or options["as_json"]:
-            if options["as_json"] and not staying:
-                emit(run.raw)
-            elif not options["as_json"]:
-                click.echo(run.id)
+        if options["as_json"]:
+            emit(run) if not staying else None
+        elif options["quiet"]:
+            click.echo(run_id)
         else:
-            _tell(client, run, dry_run, staying)
+            _tell(client, run_id, dry_run, staying)
         if staying:
-            _stay(client, run, options)
+            _stay(client, run_id, options)
 
 
 def _fields(client: Client, argv: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
@@ -98,6 +99,7 @@ def _fields(client: Client, argv: tuple[str, ...], options: dict[str, Any]) -> d
         "gpu_memory_gb": options["gpu_memory"],
         "cpus": options["cpus"],
         "memory_gb": options["mem"],
+        "idempotency_key": options["idempotency_key"],
     }
     if not options["no_snapshot"]:
         from rota.cli.workspace import snapshot
@@ -120,22 +122,21 @@ def _dependency(client: Client, text: str) -> dict[str, str]:
     return {"run_id": full_id(client, run_id), "when": when or "succeeded"}
 
 
-def _tell(client: Client, run: Run, dry_run: bool, staying: bool) -> None:
+def _tell(client: Client, run_id: str, dry_run: bool, staying: bool) -> None:
     from rota.cli.follow import place
 
     if dry_run:
         click.echo("would be accepted; nothing was done")
     elif staying:
-        say(f"run {run.id}")
+        say(f"run {run_id}")
     else:
-        click.echo(place(client.run(run.id)))
+        click.echo(place(client.run(run_id)))
 
 
-def _stay(client: Client, run: Run, options: dict[str, Any]) -> None:
+def _stay(client: Client, run_id: str, options: dict[str, Any]) -> None:
     from rota.cli.follow import stay
 
-    code = stay(client, run.id, output=options["follow"], quiet=options["quiet"] or options["as_json"])
+    code = stay(client, run_id, output=options["follow"], quiet=options["quiet"] or options["as_json"])
     if options["as_json"]:
-        emit(client.run(run.id).raw)
-    sys.stdout.flush() if sys.stdout is not None else None
+        emit(client.run(run_id).raw)
     leave(code)

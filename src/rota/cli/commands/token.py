@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +15,7 @@ from rota.cli.values import Duration
 from rota.client.errors import Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROLES = ("admin", "user", "agent", "viewer")
 
@@ -23,7 +23,8 @@ ROLES = ("admin", "user", "agent", "viewer")
 class Book(Protocol):
     """Where tokens are kept: behind a running server, or in a data directory that no server has open."""
 
-    def create(self, **wanted: Any) -> Mapping[str, Any]: ...
+    @property
+    def create(self) -> Callable[..., Mapping[str, Any]]: ...
     def list(self) -> Sequence[Mapping[str, Any]]: ...
     def revoke(self, token_id: str) -> Mapping[str, Any]: ...
 
@@ -137,9 +138,8 @@ def _offline(data_dir: Path) -> Iterator[Book]:
     from rota.app.errors import CannotStart, Refused
     from rota.main import offline_tokens
 
-    opened: AbstractContextManager[Book] = offline_tokens(data_dir)
     try:
-        with opened as book:
+        with offline_tokens(data_dir) as book:
             yield book
     except (CannotStart, Refused) as error:
         say(str(error))

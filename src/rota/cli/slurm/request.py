@@ -18,9 +18,9 @@ def shape(parsed: Parsed) -> dict[str, Any]:
     fields: dict[str, Any] = {"gpu_count": gpus.count}
     if gpus.type:
         fields["gpu_type"] = gpus.type
-    if nodes > 1:
-        if gpus.count % nodes:
-            raise UsageError(f"--gpus: {gpus.count} cannot be shared evenly by {nodes} nodes")
+    if gpus.count % nodes:
+        raise UsageError(f"--gpus: {gpus.count} cannot be shared evenly by {nodes} nodes")
+    if parsed.has("nodes"):
         fields["nodes"] = nodes
     per_task = values.number("cpus-per-task", parsed.last("cpus-per-task") or "1", 1)
     per_node = -(-tasks // nodes) * per_task

@@ -61,7 +61,7 @@ def gpus(option: str, text: str) -> Gpus:
     if "," in text:
         raise UsageError(f"--{option}: {text!r} asks for several types; a run has GPUs of one type")
     kind, colon, count = text.rpartition(":")
-    if not colon and not text.isdigit() and text:
+    if not colon and text[:1].isalpha():
         kind, count = text, "1"
     return Gpus(number(option, count), kind)
 
@@ -147,7 +147,7 @@ def moment(option: str, text: str, now: float) -> float:
         (day + text, "%Y-%m-%dT%H:%M:%S"),
         (day + text, "%Y-%m-%dT%H:%M"),
         (text, "%m/%d/%y"),
-        (text, "%m%d%y"),
+        (text if len(text) == 6 else "", "%m%d%y"),  # strptime would read 1104 as 1.1.04
         (f"{here.tm_year}-{text}", "%Y-%m/%d"),
         (f"{here.tm_year}-{text}", "%Y-%m%d"),
     ):

@@ -1,0 +1,182 @@
+"""What `rota doctor` looks at. Each check answers how it stands and, where it is not well, what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rota.cli.render import plain
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+SAFE_SQLITE = (3, 51, 3)
+LITTLE_BYTES = 2 << 30
+SKEW_S = 5.0
+
+
+class Finding:
+    __slots__ = ("about", "level", "next_step", "text")
+
+    def __init__(self, about: str, level: str, text: str, next_step: str = "") -> None:
+        self.about = about
+        self.level = level
+        self.text = text
+        self.next_step = next_step
+
+
+def findings(server: str, data_dir: Path) -> Iterator[Finding]:
+    yield _python()
+    yield _sqlite()
+    yield _directory(data_dir)
+    yield _space(data_dir)
+    yield _token()
+    yield from _server(server)
+    yield _cgroup()
+
+
+def _python() -> Finding:
+    from rota import __version__
+
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", OK, f"Python {version}, rota {__version__}")
+
+
+def _sqlite() -> Finding:
+    try:
+        import pysqlite3.dbapi2 as sqlite
+    except ImportError:
+        import sqlite3 as sqlite
+    version: str = sqlite.sqlite_version
+    if tuple(int(part) for part in version.split(".")) < SAFE_SQLITE:
+        why = "older than 3.51.3 can lose commits when two connections write at once; Rota writes through one"
+        return Finding("sqlite", WARN, f"SQLite {version}: {why}", "pip install 'rota[server]' brings a newer one")
+    return Finding("sqlite", OK, f"SQLite {version}")
+
+
+def _directory(data_dir: Path) -> Finding:
+    path = data_dir.expanduser()
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return Finding("data directory", OK, f"{path} is not there yet; a server makes it")
+    except OSError as error:
+        return Finding("data directory", FAIL, f"{path}: {error.strerror}", "choose another with ROTA_DATA_DIR")
+    if not stat.S_ISDIR(facts.st_mode):
+        return Finding("data directory", FAIL, f"{path} is no directory", "choose another with ROTA_DATA_DIR")
+    if facts.st_mode & 0o022:
+        return Finding("data directory", FAIL, f"others may write to {path}", f"chmod go-w {path}")
+    if facts.st_uid != os.geteuid():
+        return Finding("data directory", WARN, f"{path} belongs to somebody else", "run the server as its owner")
+    return Finding("data directory", OK, f"{path} ({facts.st_mode & 0o777:o})")
+
+
+def _space(data_dir: Path) -> Finding:
+    path = data_dir.expanduser()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    try:
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        return Finding("disk", WARN, f"{path}: {error.strerror}")
+    if free < LITTLE_BYTES:
+        return Finding("disk", WARN, f"{free / 1e9:.1f} GB free on {path}", "make room: logs and the ledger grow")
+    return Finding("disk", OK, f"{free / 1e9:.0f} GB free")
+
+
+def _token() -> Finding:
+    from rota.client.address import find_token
+    from rota.client.errors import RotaError
+
+    try:
+        token, where = find_token()
+    except RotaError as error:
+        return Finding("token", FAIL, str(error), "rota login")
+    return Finding("token", OK, f"from {where}" if token else "none; a server that has tokens asks for one")
+
+
+def _server(server: str) -> Iterator[Finding]:
+    from rota.cli.connect import connect
+    from rota.client.address import find_url
+    from rota.client.errors import RotaError, Unauthorised, Unreachable
+
+    try:
+        with connect(server, tries=2, connect_s=2.0, answer_s=10.0) as client:
+            begun = time.monotonic()
+            health, headers = client.do_with_headers(_health())
+            took_s = time.monotonic() - begun
+            version = health.get("version")
+            yield Finding("server", OK, f"{client.url} answers in {took_s * 1000:.0f} ms, version {plain(version)}")
+            yield from _same_version(str(version))
+            yield _clock(headers.get("date", ""))
+            yield from _asked(lambda: _gpus(client.nodes()), "GPUs")
+    except Unauthorised as error:
+        yield Finding("server", FAIL, str(error), "rota login, or set ROTA_TOKEN")
+    except Unreachable as error:
+        yield Finding("server", FAIL, str(error), f"rota up, or set ROTA_URL (now {server or find_url()[0]})")
+    except RotaError as error:
+        yield Finding("server", FAIL, str(error), "check ROTA_URL: is that a Rota server?")
+
+
+def _health() -> Any:
+    from rota.client.calls import health
+
+    return health()
+
+
+def _same_version(version: str) -> Iterator[Finding]:
+    from rota import __version__
+
+    if version != __version__:
+        yield Finding(
+            "version", WARN, f"the server is {plain(version)}, this is {__version__}", "upgrade the older one"
+        )
+
+
+def _asked(check: Callable[[], Finding], about: str) -> Iterator[Finding]:
+    from rota.client.errors import Unauthorised
+
+    try:
+        yield check()
+    except Unauthorised as error:
+        yield Finding(about, FAIL, str(error), "rota login, or set ROTA_TOKEN")
+
+
+def _clock(date: str) -> Finding:
+    from email.utils import parsedate_to_datetime
+
+    try:
+        skew_s = abs(parsedate_to_datetime(date).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return Finding("clock", WARN, "the server did not say what time it has")
+    if skew_s > SKEW_S:
+        return Finding("clock", WARN, f"the server's clock differs by {skew_s:.0f} s", "let NTP set both clocks")
+    return Finding("clock", OK, "agrees with the server's")
+
+
+def _gpus(nodes: Any) -> Finding:
+    total = sum(len(node.gpus) for node in nodes)
+    bad = [f"{gpu.node_id}:{gpu.gpu_id}" for node in nodes for gpu in node.gpus if gpu.status == "error"]
+    simulated = any(node.simulated for node in nodes)
+    if bad:
+        return Finding(
+            "GPUs", WARN, f"{len(bad)} of {total} are not well: {', '.join(bad[:8])}", "see: rota gpus --json"
+        )
+    if simulated:
+        real = shutil.which("nvidia-smi")
+        step = "nvidia-smi is here: pip install 'rota[gpu]' lets the server see real ones" if real else ""
+        return Finding("GPUs", WARN if real else OK, f"{total} simulated on {len(nodes)} nodes", step)
+    return Finding("GPUs", OK, f"{total} on {len(nodes)} node{'s'[: len(nodes) != 1]}")
+
+
+def _cgroup() -> Finding:
+    root = "/sys/fs/cgroup"
+    if not os.path.exists(f"{root}/cgroup.controllers"):
+        return Finding("cgroup", WARN, "no cgroup v2 here: a run's processes are swept by their mark alone")
+    if not os.access(root, os.W_OK):
+        return Finding("cgroup", OK, "cgroup v2, not ours to use: a run's processes are swept by their mark")
+    return Finding("cgroup", OK, "cgroup v2, writable")

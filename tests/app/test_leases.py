@@ -1,0 +1,589 @@
+"""Leases: GPUs for processes that are there already. Real processes, a real server, and a server killed with -9."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import wait as wait_for_all
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from rota.adapters.clock import ManualClock
+from rota.app import leases as module
+from rota.app.authz import Principal, Role
+from rota.app.commands import Cancel, EndLease, Hold, Pause, Rerun, Resume, Withdraw
+from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Unavailable
+from rota.app.leases import Asked, Leases, NotAlive, numbers
+from rota.app.ports import RunFilter
+from rota.core.check import check
+from rota.core.run import ENDED, Cause, Run, RunState
+from tests.app.house import ANN, BOB, ROOT, SOURCES, House, alive, until, with_policy
+
+PATIENCE_S = 60.0
+ME = pwd.getpwuid(os.getuid()).pw_name
+S = RunState
+
+
+class People:
+    """Processes of people, each ended with the test."""
+
+    def __init__(self) -> None:
+        self.all: list[subprocess.Popen[bytes]] = []
+
+    def __call__(self, *argv: str, **more: Any) -> subprocess.Popen[bytes]:
+        self.all.append(subprocess.Popen(argv or ("sleep", "100000"), **more))
+        return self.all[-1]
+
+
+@pytest.fixture
+def person(build: object) -> Iterator[People]:
+    made = People()
+    yield made
+    for process in made.all:
+        process.kill()
+        process.wait()
+
+
+def leases(house: House) -> Leases:
+    return house.parts.leases
+
+
+def ask(house: House, process: subprocess.Popen[bytes], gpus: int = 1, key: str = "") -> Asked:
+    return leases(house).ask(ANN, process.pid, gpus, key)
+
+
+def given(house: House, process: subprocess.Popen[bytes], gpus: int = 1, key: str = "") -> str:
+    return ask(house, process, gpus, key).granted.result(PATIENCE_S).run_id
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def waits(house: House) -> list[Run]:
+    return [run for run in house.rota.view().runs.values() if run.state is S.QUEUED]
+
+
+# -- asking and holding ------------------------------------------------------------------------------------------------
+def test_a_lease_lasts_as_long_as_its_process(house, person):
+    process = person("sleep", "100000")
+    until(lambda: house.parts.processes.look(process.pid).command[0] == "sleep", "it has become what it is")
+    grant = ask(house, process, 3).granted.result(PATIENCE_S)
+    assert grant.gpus == (0, 1, 2)
+    run = house.run(house.in_state(grant.run_id, S.RUNNING))
+    assert (run.user, run.spec.name, run.spec.argv, run.attempt.pid) == (
+        "ann",
+        "sleep",
+        ("sleep", "100000"),
+        process.pid,
+    )
+    assert house.free() == 5
+    end(process)
+    ended = house.wait(grant.run_id)
+    assert (ended.state, ended.past[-1].exit.cause, ended.attempts_made) == (S.SUCCEEDED, Cause.RELEASED, 1)
+    assert ended.past[-1].gpu_s > 0
+    assert house.free() == 8
+    assert house.output(grant.run_id) == ""
+
+
+def test_numbers_count_flat_over_all_nodes(house, person):
+    first = ask(house, person(), 3).granted.result(PATIENCE_S)
+    second = ask(house, person(), 4).granted.result(PATIENCE_S)
+    last = ask(house, person(), 1).granted.result(PATIENCE_S)
+    assert (first.gpus, second.gpus, last.gpus) == ((0, 1, 2), (4, 5, 6, 7), (3,))
+    view = house.rota.view()
+    assert numbers(view, view.runs[second.run_id]) == (4, 5, 6, 7)
+
+
+def test_a_big_one_may_span_the_nodes(house, person):
+    assert ask(house, person(), 8).granted.result(PATIENCE_S).gpus == tuple(range(8))
+
+
+def test_no_gpu_at_all_may_be_asked_for(house, person):
+    blocker = given(house, person(), 8)
+    process = person()
+    grant = ask(house, process, 0).granted.result(PATIENCE_S)
+    assert grant.gpus == ()
+    end(process)
+    assert house.wait(grant.run_id).state is S.SUCCEEDED
+    assert house.run(blocker).state in (S.STARTING, S.RUNNING)
+
+
+def test_without_a_caller_the_account_of_the_process_asks(house, person):
+    grant = leases(house).ask(None, person().pid, 1).granted.result(PATIENCE_S)
+    assert house.run(grant.run_id).user == ME
+    another = leases(house).ask(None, person(user=54321).pid, 1).granted.result(PATIENCE_S)
+    assert house.run(another.run_id).user == "uid54321"
+
+
+def test_what_cannot_be_is_refused_in_plain_words(house, person):
+    process = person()
+    with pytest.raises(Invalid) as over:
+        ask(house, process, 9)
+    assert over.value.message == "requested 9 GPU(s) but only 8 available on this machine"
+    with pytest.raises(Invalid, match="negative"):
+        ask(house, process, -1)
+    for wrong in (True, 1.5, "2"):
+        with pytest.raises(Invalid, match="whole number"):
+            ask(house, process, wrong)  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="key"):
+        ask(house, process, 1, "x" * 201)
+    with pytest.raises(Forbidden):
+        leases(house).ask(Principal("eve", Role.VIEWER), process.pid, 1).granted.result(PATIENCE_S)
+    end(process)
+    with pytest.raises(NotAlive, match="pid not alive"):
+        ask(house, process)
+    for pid in (0, -5, 1 << 40):
+        with pytest.raises(NotAlive):
+            leases(house).ask(ANN, pid, 1)
+    assert house.rota.view().runs == {}
+
+
+def test_from_asyncio_too(house, person):
+    async def main() -> None:
+        grant = await asyncio.wrap_future(ask(house, person(), 8).granted)
+        assert len(grant.gpus) == 8
+        waiting = asyncio.wrap_future(ask(house, person(), 1).granted)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(waiting, 0.05)  # the client went away: its task was cancelled
+
+    asyncio.run(main())
+    until(lambda: not waits(house), "whoever cancels its future has left")
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+def test_the_next_gets_it_when_a_holder_dies(house, person):
+    holder = person()
+    first = given(house, holder, 8)
+    asked = ask(house, person(), 8)
+    assert not asked.granted.done()
+    end(holder)
+    assert asked.granted.result(PATIENCE_S).gpus == tuple(range(8))
+    assert house.wait(first).state is S.SUCCEEDED
+
+
+def test_a_big_one_is_not_starved_by_small_ones(house, person):
+    small = [person() for _ in range(8)]
+    for process in small:
+        given(house, process)
+    big = ask(house, person(), 8)
+    later = [ask(house, person()) for _ in range(3)]
+    for process in small:
+        assert not big.granted.done()
+        end(process)
+    assert len(big.granted.result(PATIENCE_S).gpus) == 8
+    assert not any(asked.granted.done() for asked in later)
+
+
+def test_who_leaves_loses_its_place_and_who_dies_too(house, person):
+    given(house, person(), 8)
+    leaver, dying, stays = ask(house, person()), person(), ask(house, person())
+    dead = ask(house, dying)
+    until(lambda: len(waits(house)) == 3, "three wait")
+    leaver.leave()
+    leaver.leave()
+    end(dying)
+    with pytest.raises(NotAlive):
+        dead.granted.result(PATIENCE_S)
+    until(lambda: len(waits(house)) == 1, "one waits")
+    assert not stays.granted.done()
+    whys = sorted(run.why for run in house.store.runs(RunFilter(limit=1000)) if run.state is S.CANCELLED)
+    assert whys == ["its client left", "its process ended"]
+
+
+def test_leaving_after_it_was_given_changes_nothing(house, person):
+    asked = ask(house, person(), 2)
+    run_id = asked.granted.result(PATIENCE_S).run_id
+    asked.leave()
+    house.wait(house.submit("true"))
+    assert house.run(run_id).state is S.RUNNING
+
+
+def test_who_leaves_before_it_was_even_stored_leaves_nothing(house, person):
+    given(house, person(), 8)
+    dying = person()
+    with house.occupied():
+        asked, dead = ask(house, person()), ask(house, dying)
+        asked.leave()
+        end(dying)
+        with pytest.raises(NotAlive):
+            dead.granted.result(PATIENCE_S)
+    until(lambda: len(house.store.runs(RunFilter(limit=10))) == 3, "both came in")
+    until(lambda: not waits(house), "and went")
+
+
+def test_withdrawing_comes_too_late_once_it_is_given(house, person):
+    process = person()
+    run_id = given(house, process)
+    assert house.do(Withdraw(run_id, "too late"), ROOT).state in (S.STARTING, S.RUNNING)
+    house.in_state(run_id, S.RUNNING)
+    assert process.poll() is None
+    with pytest.raises(Forbidden):
+        house.do(Withdraw(run_id, "not mine"), BOB)
+
+
+def test_who_asks_in_the_last_moment_is_told_that_it_was_the_last(house, person):
+    house.do(Pause())
+    with house.occupied():
+        asked = ask(house, person())
+        leases(house).close()
+    with pytest.raises(Unavailable):
+        asked.granted.result(PATIENCE_S)
+
+
+def test_a_waiter_that_is_cancelled_is_told(house, person):
+    given(house, person(), 8)
+    asked = ask(house, person())
+    (run,) = until(lambda: waits(house), "it waits")
+    house.do(Cancel(run.id, why="make room"), ROOT)
+    with pytest.raises(Conflict, match="make room"):
+        asked.granted.result(PATIENCE_S)
+
+
+def test_while_paused_it_waits_and_then_goes_on(house, person):
+    house.do(Pause())
+    asked = ask(house, person())
+    until(lambda: waits(house), "it waits")
+    assert not asked.granted.done()
+    house.do(Resume())
+    assert asked.granted.result(PATIENCE_S).gpus == (0,)
+
+
+def test_there_is_a_bound_on_those_who_wait(house, person):
+    given(house, person(), 8)
+    with patch.object(module, "MAX_WAITERS", 3):
+        asked = [ask(house, person()) for _ in range(3)]
+        with pytest.raises(Full, match="3 requests are waiting already"):
+            ask(house, person())
+        asked[0].leave()
+        until(lambda: leases(house)._waiters == 2, "one has left")
+        ask(house, person())
+
+
+def test_a_full_queue_refuses_through_the_future(house, person):
+    given(house, person(), 8)
+    with_policy(house, max_queue=1)
+    ask(house, person())
+    with pytest.raises(Full, match="Queue is full"):
+        ask(house, person()).granted.result(PATIENCE_S)
+
+
+# -- the same key ------------------------------------------------------------------------------------------------------
+def test_the_same_key_is_the_same_lease_waiting_or_given(house, person):
+    holder, process = person(), person()
+    given(house, holder, 8)
+    first, again = ask(house, process, 2, "k"), ask(house, process, 2, "k")
+    until(lambda: len(waits(house)) == 1, "both wait for one")
+    first.leave()
+    end(holder)
+    grant = again.granted.result(PATIENCE_S)
+    assert ask(house, process, 2, "k").granted.result(PATIENCE_S) == grant
+    assert not first.granted.done()
+    with pytest.raises(Conflict, match="another process's"):
+        ask(house, person(), 2, "k")
+    with pytest.raises(Conflict, match="another number"):
+        ask(house, process, 3, "k")
+    other = leases(house).ask(BOB, process.pid, 2, "k").granted.result(PATIENCE_S)
+    assert other.run_id != grant.run_id, "another person's key is another key"
+
+
+def test_a_client_that_lost_its_connection_keeps_its_place(house, person):
+    holder, process = person(), person()
+    given(house, holder, 8)
+    first = ask(house, process, 8, "k")
+    behind = ask(house, person(), 8)
+    until(lambda: len(waits(house)) == 2, "two wait")
+    first.leave()
+    again = ask(house, process, 8, "k")
+    time.sleep(module.LINGER_S + 0.5)  # longer than it would have been kept
+    end(holder)
+    assert len(again.granted.result(PATIENCE_S).gpus) == 8
+    assert not behind.granted.done()
+
+
+def test_and_loses_it_when_it_does_not_come_back(house, person):
+    given(house, person(), 8)
+    asked = ask(house, person(), 8, "k")
+    until(lambda: waits(house), "it waits")
+    asked.leave()
+    until(lambda: not waits(house), "it is withdrawn", module.LINGER_S + PATIENCE_S)
+
+
+def test_a_key_can_be_used_again_once_its_lease_is_over(house, person):
+    process = person()
+    first = given(house, process, 1, "k")
+    house.do(EndLease(first), ANN)
+    house.wait(first)
+    second = given(house, process, 1, "k")
+    assert second != first
+
+
+def test_many_clients_with_one_key_at_once_make_one_run(house, person):
+    process, barrier = person(), threading.Barrier(8)
+    grants: list[object] = []
+
+    def client() -> None:
+        barrier.wait()
+        grants.append(ask(house, process, 1, "k").granted.result(PATIENCE_S))
+
+    threads = [threading.Thread(target=client) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(grants) == 8 and len(set(grants)) == 1
+    assert len(house.rota.view().runs) == 1
+
+
+# -- giving it back, cancelling ----------------------------------------------------------------------------------------
+def test_it_can_be_given_back_while_its_process_lives_on(house, person):
+    process = person()
+    run_id = given(house, process, 4)
+    with pytest.raises(Forbidden):
+        leases(house).release(BOB, run_id).result(PATIENCE_S)
+    leases(house).release(ANN, run_id).result(PATIENCE_S)
+    assert house.wait(run_id).state is S.SUCCEEDED
+    assert process.poll() is None
+    assert house.free() == 8
+    with pytest.raises(Conflict, match="already ended"):
+        leases(house).release(ANN, run_id).result(PATIENCE_S)
+    with pytest.raises(NotFound):
+        leases(house).release(ANN, "000000000000").result(PATIENCE_S)
+
+
+def test_only_a_lease_that_was_given_can_be_given_back(house, person):
+    given(house, person(), 8)
+    ask(house, person())
+    (waiting,) = until(lambda: waits(house), "one waits")
+    with pytest.raises(Conflict, match="nothing to give back"):
+        house.do(EndLease(waiting.id), ROOT)
+    job = house.sleeper(8)
+    with pytest.raises(Conflict, match="not a lease"):
+        house.do(EndLease(job), ROOT)
+
+
+def test_a_cancel_ends_the_process_as_it_would_a_job(house, person):
+    process = person()
+    run_id = given(house, process)
+    house.in_state(run_id, S.RUNNING)
+    house.do(Cancel(run_id, why="enough"), ANN)
+    ended = house.wait(run_id)
+    assert (ended.state, ended.why) == (S.CANCELLED, "enough")
+    assert process.wait(PATIENCE_S) == -signal.SIGTERM
+
+
+def test_giving_back_outweighs_a_cancel_in_the_same_breath(house, person):
+    process = person()
+    run_id = given(house, process)
+    house.in_state(run_id, S.RUNNING)
+    with house.occupied():
+        futures = [house.rota.send(ANN, EndLease(run_id)), house.rota.send(ANN, Cancel(run_id, grace_s=0.0))]
+    wait_for_all(futures, PATIENCE_S)
+    assert house.wait(run_id).state is S.SUCCEEDED
+    assert process.poll() is None, "it had been given back: the process is nobody's to end"
+
+
+def test_it_is_neither_run_nor_run_again(house, person):
+    process = person("sh", "-c", "while :; do sleep 1000; done")
+    run_id = given(house, process)
+    os.kill(process.pid, signal.SIGKILL)
+    ended = house.wait(run_id)
+    assert (ended.attempts_made, ended.retries) == (1, 0)
+    with pytest.raises(Conflict, match="is a lease"):
+        house.do(Rerun(run_id), ANN)
+    assert not (house.data / "attempts" / f"{run_id}-1").exists()
+
+
+def test_a_held_one_waits_too(house, person):
+    given(house, person(), 8)
+    asked = ask(house, person())
+    (run,) = until(lambda: waits(house), "it waits")
+    house.do(Hold(run.id), ROOT)
+    asked.leave()
+    until(lambda: house.run(run.id).state is S.CANCELLED, "it can leave from there as well")
+
+
+# -- the server comes and goes -----------------------------------------------------------------------------------------
+def test_leases_outlive_the_server(house, person):
+    process, dying = person(), person()
+    kept, lost = given(house, process, 3), given(house, dying, 2)
+    for run_id in (kept, lost):
+        house.in_state(run_id, S.RUNNING)
+    house.close()
+    end(dying)
+    house.open()
+    assert house.run(kept).state is S.RUNNING
+    assert house.wait(lost).state is S.SUCCEEDED
+    assert house.free() == 5
+    end(process)
+    assert house.wait(kept).state is S.SUCCEEDED, "and are watched by the next"
+
+
+def test_who_waits_when_the_server_stops_is_told_and_comes_back_to_its_place(house, person):
+    holder, first, second = person(), person(), person()
+    given(house, holder, 8)
+    asked = ask(house, first, 8, "a")
+    behind = ask(house, second, 8, "b")
+    until(lambda: len(waits(house)) == 2, "two wait")
+    house.close()
+    for each in (asked, behind):
+        with pytest.raises(Unavailable):
+            each.granted.result(PATIENCE_S)
+        each.leave()  # as a door does when its connection breaks
+    with pytest.raises(Unavailable):
+        ask(house, first, 8, "a")
+    house.open()
+    behind, asked = ask(house, second, 8, "b"), ask(house, first, 8, "a")
+    assert len(waits(house)) == 2
+    end(holder)
+    assert len(asked.granted.result(PATIENCE_S).gpus) == 8
+    assert not behind.granted.done()
+
+
+def test_who_does_not_come_back_is_struck_off_and_the_dead_at_once(house, person):
+    given(house, person(), 8)
+    dying = person()
+    ask(house, person(), 8, "slow")
+    ask(house, dying, 8, "dead")
+    until(lambda: len(waits(house)) == 2, "two wait")
+    house.close()
+    end(dying)
+    with patch.object(module, "REJOIN_S", 3.0):
+        house.open()
+    until(lambda: len(waits(house)) == 1, "the dead one is gone")
+    (left,) = waits(house)
+    until(lambda: house.run(left.id).state is S.CANCELLED, "the other had its time")
+    assert house.run(left.id).why == "its client did not come back"
+
+
+def test_what_is_given_to_nobody_goes_back(house, person):
+    """Its turn comes while its client is away for good: the GPUs must not wait for the process to end."""
+    holder, away = person(), person()
+    given(house, holder, 8)
+    ask(house, away, 8, "k")
+    (run,) = until(lambda: waits(house), "one waits")
+    house.close()
+    with patch.object(module, "REJOIN_S", 2.0):
+        house.open()
+    end(holder)
+    assert house.wait(run.id).state is S.SUCCEEDED
+    assert away.poll() is None
+    assert house.free() == 8
+
+
+def test_after_a_reboot_every_lease_is_over_for_good(build, person):
+    house, clock = build(), ManualClock(now=time.time(), tick=500_000.0, boot_id="one")
+    house.clock = lambda: clock
+    house.open()
+    process = person()
+    run_id = given(house, process, 2)
+    house.in_state(run_id, S.RUNNING)
+    house.close()
+    record = house.data / "leases" / f"{run_id}-1"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "boot_id": "one"}))
+    clock.reboot("two", tick=12.0)
+    house.open()
+    ended = house.run(run_id)
+    assert (ended.state, ended.attempts_made, ended.why) == (S.SUCCEEDED, 1, "the machine restarted")
+    assert process.poll() is None, "who has the number now is left alone"
+
+
+def test_a_record_that_was_lost_is_written_again(house, person):
+    process = person()
+    run_id = given(house, process)
+    house.in_state(run_id, S.RUNNING)
+    house.close()
+    (house.data / "leases" / f"{run_id}-1").unlink()
+    house.open()
+    assert house.run(run_id).state is S.RUNNING
+    end(process)
+    assert house.wait(run_id).state is S.SUCCEEDED
+
+
+SERVER = """
+import json, sys
+from pathlib import Path
+from rota.app.authz import Principal, Role
+from rota.config import Settings
+from rota.main import open_rota
+with open_rota(Settings(Path(sys.argv[1]), simulated=(2, 4))) as rota:
+    for pid, gpus in json.loads(sys.argv[2]):
+        asked = rota.leases.ask(Principal("ann", Role.USER), pid, gpus, f"key{pid}")
+        asked.granted.add_done_callback(lambda done: print(done.result().run_id, flush=True))
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_server_killed_with_9_loses_no_lease_and_keeps_no_dead_one(build, person):
+    house, staying, dying, waiting = build(), person(), person(), person()
+    wanted = json.dumps([(staying.pid, 3), (dying.pid, 4), (waiting.pid, 8)])
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(house.data), wanted],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SOURCES},
+    )
+    with server:
+        assert server.stdout is not None
+        lines = [server.stdout.readline().strip() for _ in range(3)]
+        kept, gone = [line for line in lines if line != "ready"]
+        server.kill()
+    end(dying)
+    assert alive(staying.pid)
+    house.open()
+    assert house.wait(gone).state is S.SUCCEEDED
+    assert house.run(kept).state in (S.STARTING, S.RUNNING)
+    assert house.free() == 5
+    rejoined = ask(house, waiting, 8, f"key{waiting.pid}")
+    assert len(house.rota.view().runs) == 2, "it joined what was waiting"
+    end(staying)
+    assert len(rejoined.granted.result(PATIENCE_S).gpus) == 8
+
+
+# -- everything at once ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_of_asking_leaving_dying_and_cancelling_ends_well(house, person, seed):
+    """Grants, deaths, departures, cancels, releases and restarts as they come: nothing is held twice or for ever."""
+    chance = random.Random(seed)
+    asked: list[tuple[subprocess.Popen[bytes], Asked]] = []
+    gone: set[int] = set()  # clients that left: nobody reads their answers
+    for step in range(60):
+        act = chance.random()
+        if act < 0.45 or not asked:
+            process = person()
+            asked.append((process, ask(house, process, chance.randrange(0, 9), chance.choice(["", f"k{step}"]))))
+        elif act < 0.6:
+            chance.choice(asked)[0].kill()
+        elif act < 0.75:
+            one = chance.randrange(len(asked))
+            gone.add(one)
+            asked[one][1].leave()
+        elif act < 0.95:
+            live = list(house.rota.view().runs)
+            if live:
+                house.rota.send(ROOT, chance.choice([Cancel, EndLease])(chance.choice(live)))
+        else:
+            house.reopen()
+        assert house.rota.ask(lambda state, now: check(state)) == []
+    for process, _ in asked:
+        end(process)
+    until(lambda: not house.rota.view().runs, "every lease has ended")
+    stayed = [each.granted for n, (_, each) in enumerate(asked) if n not in gone]
+    assert not wait_for_all(stayed, PATIENCE_S).not_done, "nobody waits for ever"
+    assert house.free() == 8
+    assert {run.state for run in house.store.runs(RunFilter(limit=1000))} <= ENDED
+    assert (leases(house)._by_run, leases(house)._by_key, leases(house)._waiters) == ({}, {}, 0)

@@ -1,0 +1,170 @@
+"""The state of the code at submit, from a real git checkout, and back into a fresh worktree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from rota.cli.restore import restored
+from rota.cli.workspace import MAX_DIFF, allowed, checkout, snapshot, without_credentials
+from rota.client.errors import Refused
+
+WHO = {"GIT_AUTHOR_NAME": "ann", "GIT_AUTHOR_EMAIL": "ann@example.org", "GIT_COMMITTER_NAME": "ann",
+       "GIT_COMMITTER_EMAIL": "ann@example.org", "GIT_CONFIG_GLOBAL": "/dev/null"}  # fmt: skip
+
+OUTSIDE = "diff --git a/../out b/../out\nnew file mode 100644\n--- /dev/null\n+++ b/../out\n@@ -0,0 +1 @@\n+x\n"
+
+
+def git(where: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(where), *words], env={**os.environ, **WHO}, capture_output=True, check=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    root = tmp_path / "repo"
+    (root / "src").mkdir(parents=True)
+    git(root, "init", "-q", "-b", "main")
+    (root / "src" / "train.py").write_text("print('old')\n")
+    (root / "gone.txt").write_text("to be removed\n")
+    (root / "blob.bin").write_bytes(bytes(range(256)))
+    (root / ".env").write_text("PASSWORD=old\n")
+    git(root, "add", "-A", "-f")
+    git(root, "commit", "-q", "-m", "first")
+    git(root, "remote", "add", "origin", "https://ann:hunter2@example.org/lab/repo.git?token=x")
+    return root
+
+
+def dirty(repo: Path) -> None:
+    (repo / "src" / "train.py").write_text("print('new')\n")
+    (repo / "gone.txt").unlink()
+    (repo / "blob.bin").write_bytes(b"\0changed\0")
+    (repo / "new.py").write_text("fresh = 1")  # no newline at its end
+    (repo / "empty").write_text("")
+    script = repo / "src" / "with space é.sh"
+    script.write_text("#!/bin/sh\necho hi\n")
+    script.chmod(0o755)
+
+
+def test_a_clean_checkout(repo):
+    found = snapshot(str(repo / "src"), ["python", "train.py"], {})
+    assert found["commit"] == git(repo, "rev-parse", "HEAD")
+    assert (found["branch"], found["dirty"], found["diff"], found["diff_truncated"]) == ("main", False, "", False)
+    assert found["root"] == str(repo)
+    assert found["argv"] == ["python", "train.py"]
+
+
+def test_the_remote_goes_without_its_password(repo):
+    assert snapshot(str(repo), [], {})["remote"] == "https://example.org/lab/repo.git"
+    assert without_credentials("ssh://git:p@w@host/x") == "ssh://host/x"
+    assert without_credentials("git@host:lab/repo") == "git@host:lab/repo"
+
+
+def test_secrets_stay_here(repo):
+    dirty(repo)
+    (repo / ".env").write_text("PASSWORD=canary\n")  # tracked and changed
+    for name in (".env.local", "id_rsa", "my_token.txt", "server.pem", "Secrets.yaml"):
+        (repo / name).write_text("canary\n")
+    env = {"CUDA_HOME": "/cuda", "WANDB_PROJECT": "p", "WANDB_API_KEY": "canary", "PYTHON_TOKEN": "canary",
+           "NCCL_AUTH": "canary", "AWS_SECRET_ACCESS_KEY": "canary", "PATH": "/bin"}  # fmt: skip
+    found = snapshot(str(repo), ["x"], env)
+    assert found["dirty"]
+    assert "canary" not in str(found)
+    assert found["env"] == {"CUDA_HOME": "/cuda", "WANDB_PROJECT": "p"}
+
+
+def test_dirty_and_untracked_files_come_back_in_a_fresh_worktree(repo, tmp_path):
+    dirty(repo)
+    found = snapshot(str(repo), [], {})
+    assert found["dirty"] and not found["diff_truncated"]
+    git(repo, "add", "-A")
+    git(repo, "commit", "-q", "-m", "later")  # the checkout has moved on since
+    target = tmp_path / "again"
+    place = restored(found, str(repo / "src"), str(target))
+    assert place == str(target / "src")
+    assert (target / "src" / "train.py").read_text() == "print('new')\n"
+    assert not (target / "gone.txt").exists()
+    assert (target / "blob.bin").read_bytes() == b"\0changed\0"
+    assert (target / "new.py").read_text() == "fresh = 1"
+    assert (target / "empty").read_text() == ""
+    assert os.access(target / "src" / "with space é.sh", os.X_OK)
+    assert git(target, "rev-parse", "HEAD") == found["commit"]
+
+
+def test_a_huge_diff_is_cut_and_not_restored(repo, tmp_path):
+    (repo / "src" / "train.py").write_text("x = 1\n" * MAX_DIFF)
+    found = snapshot(str(repo), [], {})
+    assert found["diff_truncated"] and len(found["diff"].encode()) <= MAX_DIFF
+    with pytest.raises(Refused, match="too large"):
+        restored(found, str(repo), str(tmp_path / "again"))
+
+
+def test_a_huge_untracked_file_is_left_out_and_said_to_be(repo):
+    (repo / "weights.txt").write_text("w" * (MAX_DIFF + 1))
+    found = snapshot(str(repo), [], {})
+    assert found["diff"] == "" and found["diff_truncated"] and found["dirty"]
+
+
+def test_what_is_no_file_is_not_waited_for(repo):
+    os.mkfifo(repo / "pipe")
+    os.symlink("/etc/passwd", repo / "link")
+    begun = time.monotonic()
+    found = snapshot(str(repo), [], {})
+    assert "root:" not in found["diff"]
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"commit": ""}, "not submitted from a git commit"),
+        ({"commit": "--upload-pack=x"}, "not submitted from a git commit"),
+        ({"commit": "0" * 40}, "worktree was not made"),
+        ({"root": "/nowhere/at/all"}, "not on this machine"),
+        ({"diff": "nonsense\n"}, "do not apply"),
+        ({"diff": OUTSIDE}, "do not apply"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_restored_leaves_nothing_behind(repo, tmp_path, change, said):
+    found = {**snapshot(str(repo), [], {}), **change}
+    target = tmp_path / "again"
+    with pytest.raises(Refused, match=said):
+        restored(found, str(repo), str(target))
+    assert not target.exists() and not (tmp_path / "out").exists()
+
+
+def test_a_directory_in_use_is_refused(repo, tmp_path):
+    found = snapshot(str(repo), [], {})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    with pytest.raises(Refused, match="not an empty directory"):
+        restored(found, str(repo), str(tmp_path / "mine"))
+    assert restored(found, str(repo), str(tmp_path / "new"), dry_run=True) == str(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_a_checkout_and_without_git(tmp_path, repo, monkeypatch):
+    assert checkout("/") == ""
+    assert snapshot("/", ["ls"], {}) == {"argv": ["ls"], "env": {}}
+    monkeypatch.setenv("PATH", "/nonexistent")
+    found = snapshot(str(repo), ["ls"], {})
+    assert found["root"] == str(repo) and "commit" not in found
+
+
+def test_a_checkout_without_a_commit(tmp_path):
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "a.py").write_text("1\n")
+    found = snapshot(str(tmp_path), [], {})
+    assert (found["commit"], found["branch"], found["dirty"]) == ("", "main", True)
+
+
+def test_variables_are_bounded():
+    many = {f"CUDA_{n:04}": "x" * 5000 for n in range(1000)}
+    kept = allowed(many)
+    assert len(kept) == 200 and all(len(value) == 1000 for value in kept.values())

@@ -1,0 +1,177 @@
+"""What kind of cluster it is: detected, known from the ledger, or said by hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.api.survey import LABELS, type_of
+from tests.app.house import until
+from tests.doors.people import ANN, MakeServer, people
+from tests.doors.server import Server
+
+C = {
+    *("type", "status", "source", "label", "description", "head_node", "node_count", "gpu_count"),
+    *("notes", "confidence", "details", "last_detected_at", "updated_at"),
+}
+S = {"total", "running", "launching", "queued", "ready", "failed", "finished"}
+
+
+def test_before_after_and_by_hand(server: Server) -> None:
+    before = server.get("/cluster").ok()
+    assert set(before) == {"cluster", "run_summary"}
+    cluster = before["cluster"]
+    assert set(cluster) >= C
+    assert before["run_summary"] == dict.fromkeys(S, 0)
+    assert (cluster["type"], cluster["label"], cluster["source"]) == ("local_gpu", "Local GPU", "unset")
+    assert (cluster["node_count"], cluster["gpu_count"], cluster["status"]) == (2, 16, "healthy")
+    assert cluster["last_detected_at"] is cluster["confidence"] is cluster["notes"] is None
+    assert cluster["details"]["simulated"] is True
+    assert "simulated" in cluster["description"]
+
+    detected = server.post("/cluster/detect").ok()["cluster"]
+    assert (detected["source"], detected["type"], detected["gpu_count"]) == ("detected", "local_gpu", 16)
+    assert {"signals", "slurm_nodes", "kubernetes_nodes", "ssh_hosts"} <= detected["details"].keys()
+    assert detected["last_detected_at"] == server.get("/cluster").ok()["cluster"]["last_detected_at"] > 0
+
+    forced = server.post("/cluster/detect", {"preferred_type": "k8s"}).ok()["cluster"]
+    assert (forced["type"], forced["label"]) == ("kubernetes", "Kubernetes")
+    assert (forced["source"], forced["confidence"]) == ("manual", 1.0)
+    assert server.get("/cluster").ok()["cluster"]["type"] == "kubernetes"
+    assert server.post("/cluster/detect", {}).ok()["cluster"]["type"] == "local_gpu", "looked at anew"
+
+    body = {"type": "head-node", "status": "degraded", "head_node": "login1", "node_count": 3, "gpu_count": 24}
+    by_hand = server.post("/cluster", {**body, "notes": "fan broken", "details": {"rack": 7}}).ok()["cluster"]
+    assert by_hand["type"] == "shared_head_node"
+    assert by_hand["label"] == "Shared GPU Head Node"
+    assert (by_hand["head_node"], by_hand["node_count"], by_hand["gpu_count"]) == ("login1", 3, 24)
+    assert (by_hand["status"], by_hand["source"], by_hand["notes"]) == ("degraded", "manual", "fan broken")
+    assert by_hand["details"] | {"rack": 7} == by_hand["details"]
+    assert by_hand["updated_at"] > detected["updated_at"]
+    more = server.post("/cluster", {"notes": "fan is new"}).ok()["cluster"]
+    assert (more["notes"], more["head_node"]) == ("fan is new", "login1"), "the rest stays"
+    tried = server.post("/cluster?dry_run=true", {"type": "slurm"}).ok()
+    assert (tried["dry_run"], tried["cluster"]["type"]) == (True, "slurm")
+    assert server.get("/cluster").ok()["cluster"]["type"] == "shared_head_node"
+    server.stop()
+    server.start()
+    assert server.get("/cluster").ok()["cluster"]["head_node"] == "login1", "what was said is remembered"
+    # whatever it is called, what is given out is what is there
+    assert server.post("/runs", {"name": "a", "command": "true", "gpu_count": 17}).status == 422
+
+
+def test_the_summary_counts_what_is_not_archived(server: Server) -> None:
+    def make(command: str, auto: bool = True, gpus: int = 1) -> str:
+        body = {"name": "a", "command": command, "auto_start": auto, "gpu_count": gpus}
+        run_id: str = server.post("/runs", body).ok()["id"]
+        return run_id
+
+    def summary() -> Any:
+        return server.get("/cluster").ok()["run_summary"]
+
+    gone = make("true")
+    make("true"), make("false"), make("exec sleep 100000"), make("true", auto=False)
+    until(lambda: (summary()["finished"], summary()["failed"], summary()["running"]) == (2, 1, 1), "as they should be")
+    make("true", gpus=16)
+    server.post(f"/runs/{gone}/archive").ok()
+    until(lambda: summary()["finished"] == 1, "the archived one is not counted")
+    assert summary() == {
+        "total": 5,
+        "running": 1,
+        "launching": 0,
+        "queued": 1,
+        "ready": 1,
+        "failed": 1,
+        "finished": 1,
+    }
+    health = server.get("/wild/v2/system-health").ok()
+    assert health == {"running": 1, "queued": 2, "completed": 1, "failed": 1, "total": 5, "max_concurrent": 16}
+
+
+def slow_tools(where: Path) -> Path:
+    """Tools on PATH that say how often they were asked, and take their time."""
+    where.mkdir()
+    for name in ("sinfo", "kubectl"):
+        tool = where / name
+        tool.write_text(f"#!/bin/sh\necho {name} >> {where}/asked\nsleep 1\nexit 1\n")
+        tool.chmod(0o755)
+    return where
+
+
+def test_one_detection_at_a_time_and_none_for_those_who_only_look(make_server: MakeServer, tmp_path: Path) -> None:
+    tools = slow_tools(tmp_path / "tools")
+    server = make_server(env={"PATH": f"{tools}:/usr/bin:/bin"})
+    for _ in range(3):
+        server.get("/cluster").ok()
+    assert not (tools / "asked").exists()
+    threads = [threading.Thread(target=server.post, args=("/cluster/detect",)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        begun = time.monotonic()
+        server.get("/healthz").ok()
+        assert time.monotonic() - begun < 10, "who looks meanwhile is not kept waiting"
+    asked = (tools / "asked").read_text().split()
+    assert asked.count("sinfo") < 4, asked
+
+
+def test_said_by_the_environment(make_server: MakeServer) -> None:
+    server = make_server(env={"RESEARCH_AGENT_CLUSTER_TYPE": "slurm"})
+    cluster = server.post("/cluster/detect").ok()["cluster"]
+    assert (cluster["type"], cluster["confidence"], cluster["source"]) == ("slurm", 0.98, "detected")
+    assert cluster["details"]["simulated"] is True
+    assert cluster["gpu_count"] == 16
+
+
+def test_a_cluster_without_gpus(make_server: MakeServer) -> None:
+    server = make_server(nodes=1, gpus=0)
+    assert server.post("/runs", {"name": "a", "command": "true"}).ok()["gpu_count"] == 0
+    assert server.get("/wild/v2/system-health").ok()["max_concurrent"] == 1
+    cluster = server.post("/cluster", {"type": "cpu_only"}).ok()["cluster"]
+    assert (cluster["type"], cluster["label"]) == ("cpu_only", "CPU Only")
+
+
+def test_an_agent_may_look_and_a_viewer_may_not_set(make_server: MakeServer) -> None:
+    server = make_server()
+    who = people(server, boss="admin", **{ANN: "user"}, robot="agent", watcher="viewer")
+    assert who["robot"].post("/cluster/detect").ok()["cluster"]["type"] == "local_gpu"
+    assert who["watcher"].get("/cluster").status == 200
+    assert who["watcher"].post("/cluster/detect").status == 403
+    assert who["watcher"].post("/cluster", {"type": "ray"}).status == 403
+    assert server.get("/cluster").status == 401
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status", "field"),
+    [
+        ("/cluster/detect", {"preferred_type": "toaster"}, 400, "preferred_type"),
+        ("/cluster/detect", {"preferred_type": 1}, 422, "preferred_type"),
+        ("/cluster", {"type": "toaster"}, 400, "type"),
+        ("/cluster", {"status": "fine"}, 400, "status"),
+        ("/cluster", {"source": "rumour"}, 400, "source"),
+        ("/cluster", {"gpu_count": -1}, 422, "gpu_count"),
+        ("/cluster", {"node_count": 2**63}, 422, "node_count"),
+        ("/cluster", {"node_count": "many"}, 422, "node_count"),
+        ("/cluster", {"details": []}, 422, "details"),
+        ("/cluster", {"details": {"x": "y" * 100_001}}, 400, "details"),
+        ("/cluster", {"details": {"x": float("nan")}}, 422, "body"),
+        ("/cluster", [], 422, "body"),
+    ],
+)
+def test_what_is_no_cluster(common: Server, route: str, body: Any, status: int, field: str) -> None:
+    answer = common.post(route, body)
+    assert (answer.status, field in answer.body.decode()) == (status, True), answer.body
+    if status == 400 and field.endswith("type"):
+        assert all(word in answer.body.decode() for word in LABELS)
+
+
+def test_words_for_types() -> None:
+    words = {"localgpu": "local_gpu", "Local-GPU-Cluster": "local_gpu", "shared_gpu": "shared_head_node"}
+    words |= {"shared-gpu-head-node": "shared_head_node", "k8s": "kubernetes", " SLURM ": "slurm"}
+    assert {word: type_of(word) for word in words} == words
+    assert [type_of(word) for word in LABELS] == list(LABELS)
+    assert type_of("toaster") is None

@@ -1,0 +1,122 @@
+"""The journey: a diary made of what happened to runs and of what people and agents add to it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.app.house import until
+from tests.doors.people import ANN, BEN, MakeServer, people
+from tests.doors.server import Server
+
+EVENT = {"id", "kind", "actor", "session_id", "run_id", "note", "metadata", "timestamp"}
+
+
+def ended(server: Server, command: str, session: str) -> str:
+    body = {"name": f"run {command}", "command": command, "chat_session_id": session}
+    run_id: str = server.post("/runs", body).ok()["id"]
+    server.post(f"/runs/{run_id}/start").ok()
+    until(lambda: server.get(f"/runs/{run_id}").ok()["status"] in ("finished", "failed"), "it has ended")
+    return run_id
+
+
+def test_what_happened_to_runs(server: Server) -> None:
+    good, bad = ended(server, "sleep 0.3", "chat-1"), ended(server, "sleep 0.3; false", "chat-2")
+    stopped = server.post("/runs", {"name": "s", "command": "true"}).ok()["id"]
+    server.post(f"/runs/{stopped}/stop").ok()
+    loop = server.get("/journey/loop").ok()
+    assert set(loop) == {"events", "recommendations", "decisions", "summary"}
+    events = loop["events"]
+    assert all(set(event) == EVENT and re.fullmatch(r"jevt_[0-9a-f]{12}", event["id"]) for event in events)
+    assert len({event["id"] for event in events}) == len(events)
+    assert [event["timestamp"] for event in events] == sorted((e["timestamp"] for e in events), reverse=True)
+
+    def kinds(query: str) -> list[str]:
+        return [event["kind"] for event in server.get(f"/journey/loop?{query}").ok()["events"]][::-1]
+
+    assert kinds(f"run_id={good}") == ["run_created", "run_queued", "run_launched", "run_running", "run_finished"]
+    assert kinds("session_id=chat-2") == ["run_created", "run_queued", "run_launched", "run_running", "run_failed"]
+    assert kinds(f"run_id={stopped}") == ["run_created", "run_stopped"]
+    assert kinds(f"run_id={good}&session_id=chat-2") == []
+    failed = server.get(f"/journey/loop?run_id={bad}&limit=1").ok()["events"]
+    assert [(event["kind"], event["metadata"]["exit_code"]) for event in failed] == [("run_failed", 1)]
+    assert (failed[0]["session_id"], failed[0]["note"]) == ("chat-2", "run sleep 0.3; false")
+    assert loop["summary"]["events"] == len(events)
+    assert kinds("run_id=%00") == kinds("session_id=nobody") == []
+
+
+def test_what_is_added(server: Server) -> None:
+    noted = server.post("/journey/events", {"kind": "idea", "note": "warm up", "session_id": "s1"}).ok()
+    assert set(noted) >= EVENT
+    assert (noted["actor"], noted["metadata"], noted["run_id"]) == ("anonymous", {}, None)
+    asked = {"title": "try 0.01", "action": "start a run", "session_id": "s1", "confidence": 0.5, "priority": "high"}
+    advice = server.post("/journey/recommendations", asked).ok()
+    assert re.fullmatch(r"jrec_[0-9a-f]{12}", advice["id"])
+    assert (advice["status"], advice["responded_at"]) == ("pending", None)
+    path = f"/journey/recommendations/{advice['id']}/respond"
+    assert server.post(path, {"status": "maybe"}).status == 400
+    assert server.post(f"{path}?dry_run=true", {"status": "rejected"}).ok()["status"] == "rejected"
+    accepted = server.post(path, {"status": "Accepted", "user_note": "fine"}).ok()
+    assert (accepted["status"], accepted["user_note"], accepted["title"]) == ("accepted", "fine", "try 0.01")
+    decision = server.post("/journey/decisions", {"title": "go", "recommendation_id": advice["id"], "run_id": "x"}).ok()
+    assert (decision["id"][:5], decision["status"]) == ("jdec_", "recorded")
+    assert server.post("/journey/recommendations/jrec_000000000000/respond", {"status": "accepted"}).status == 404
+
+    loop = server.get("/journey/loop").ok()
+    assert [event["id"] for event in loop["events"]] == [noted["id"]]
+    assert loop["recommendations"] == [accepted]
+    assert loop["decisions"] == [decision]
+    assert loop["summary"] == {
+        "events": 1,
+        "recommendations": 1,
+        "decisions": 1,
+        "accepted_recommendations": 1,
+        "executed_recommendations": 0,
+        "rejected_recommendations": 0,
+        "acceptance_rate": 1.0,
+    }
+    only = server.get("/journey/loop?session_id=s1").ok()
+    assert (len(only["recommendations"]), len(only["decisions"])) == (1, 0)
+    key = ["Idempotency-Key: k"]
+    first = server.post("/journey/decisions", {"title": "once"}, headers=key).ok()
+    assert server.post("/journey/decisions", {"title": "once"}, headers=key).ok() == first
+
+
+def test_a_note_belongs_to_who_wrote_it(make_server: MakeServer) -> None:
+    server = make_server()
+    who = people(server, boss="admin", **{ANN: "user", BEN: "user"}, watcher="viewer")
+    advice = who[ANN].post("/journey/recommendations", {"title": "t"}).ok()["id"]
+    path = f"/journey/recommendations/{advice}/respond"
+    assert who[BEN].post(path, {"status": "accepted"}).status == 403
+    assert who["watcher"].post("/journey/events", {"kind": "k"}).status == 403
+    assert who["boss"].post(path, {"status": "accepted"}).ok()["status"] == "accepted"
+    assert len(who[BEN].get("/journey/loop").ok()["recommendations"]) == 1, "a lab reads along"
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "field"),
+    [
+        ("events", {}, "kind"),
+        ("events", {"kind": "k", "timestamp": -1}, "timestamp"),
+        ("events", {"kind": "k", "timestamp": float("nan")}, "timestamp"),
+        ("events", {"kind": "k", "metadata": [1]}, "metadata"),
+        ("events", {"kind": "k", "metadata": {"x": float("inf")}}, "body"),
+        ("events", {"kind": "k", "run_id": "\0"}, "run_id"),
+        ("recommendations", {"title": ""}, "title"),
+        ("recommendations", {"title": "t", "confidence": 2}, "confidence"),
+        ("recommendations", {"title": "t", "priority": "urgent"}, "priority"),
+        ("recommendations", {"title": "t", "evidence_refs": ["x"] * 21}, "evidence_refs"),
+        ("decisions", {"title": "t", "status": "odd"}, "status"),
+        ("decisions", {"title": 3}, "title"),
+    ],
+)
+def test_what_is_no_entry(common: Server, route: str, body: Any, field: str) -> None:
+    answer = common.post(f"/journey/{route}", body)
+    assert (answer.status, field in str(answer.json["detail"][0])) == (422, True), answer.body
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=2001", "limit=x"])
+def test_a_look_that_makes_no_sense(common: Server, query: str) -> None:
+    assert common.get(f"/journey/loop?{query}").json["detail"][0]["loc"] == ["query", "limit"]

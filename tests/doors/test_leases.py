@@ -1,0 +1,422 @@
+"""The lease door as its clients in the field use it: a shell script with curl and jq that becomes its command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.house import PATIENCE_S, Gate, alive, until
+from tests.doors.server import Answer, Server, curl
+
+SRUN = str(Path(__file__).with_name("srun.sh"))
+NOBODY = 65534
+
+
+class Desk:
+    """Somebody at a shell, with the script."""
+
+    def __init__(self, server: Server, stack: ExitStack) -> None:
+        self.server, self._stack = server, stack
+        self.env = {"PATH": os.environ["PATH"], "GPUSCHED_URL": server.lease_url, "TMPDIR": str(server.where)}
+
+    def srun(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [SRUN, *args], env=self.env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [SRUN, *args], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._stack.callback(process.communicate)
+        self._stack.callback(process.kill)
+        return process
+
+    def holder(self, gpus: int = 1) -> subprocess.Popen[str]:
+        """A script that has its GPUs and became `sleep`."""
+        process = self.start("-n", str(gpus), "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec sleep 100000")
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    def waiter(self, gpus: int = 1) -> subprocess.Popen[str]:
+        """A script that stands in the queue."""
+        process = self.start("-n", str(gpus), "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec sleep 100000")
+        until(lambda: self.of(process.pid)["status"] == "queued", "it waits")
+        return process
+
+    def jobs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.server.get("/jobs", lease=True).ok()
+        return found
+
+    def of(self, pid: int) -> dict[str, Any]:
+        return next((job for job in self.jobs() if job["pid"] == pid), {"status": "unknown"})
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.server.get("/status", lease=True).ok()
+        return found
+
+    def free(self) -> int:
+        status = self.status()
+        return int(status["gpus_total"]) - len(status["gpus_allocated"])
+
+    def acquire(self, body: Any, *headers: str) -> Answer:
+        return self.server.post("/acquire", body, lease=True, headers=headers)
+
+
+@contextmanager
+def at(server: Server) -> Iterator[Desk]:
+    with ExitStack() as stack:
+        yield Desk(server, stack)
+
+
+@pytest.fixture
+def desk(make_server: Callable[..., Server]) -> Iterator[Desk]:
+    """One node with four GPUs."""
+    with at(make_server(nodes=1, gpus=4)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def quiet(common: Server) -> Iterator[Desk]:
+    """For requests that leave nothing behind."""
+    with at(common) as made:
+        yield made
+
+
+# -- looking --------------------------------------------------------------------------------------------------------
+def test_the_status(quiet: Desk) -> None:
+    status = quiet.status()
+    assert status["service"] == "local-gpu-scheduler"
+    assert isinstance(status["version"], str)
+    assert type(status["uptime_s"]) is int
+    assert status["port"] == quiet.server.lease_port
+    assert (status["gpus_total"], status["gpus_allocated"]) == (16, [])
+    assert (status["jobs_running"], status["jobs_queued"], status["jobs_total"]) == (0, 0, 0)
+    assert quiet.jobs() == []
+    assert json.loads(quiet.srun("status").stdout)["service"] == "local-gpu-scheduler"
+    assert json.loads(quiet.srun("jobs").stdout) == []
+    assert quiet.server.get("/status").ok()["gpus_total"] == 16, "the same routes stand at the main port"
+
+
+def test_unknown_paths_and_methods(quiet: Desk) -> None:
+    for path in ("/", "/nothing", "/queue", "/runs", "/status/", "/acquire/x", "/docs"):
+        answer = quiet.server.get(path, lease=True)
+        assert (answer.status, answer.json) == (404, {"error": "not found"}), path
+    for method, path in (("POST", "/status"), ("GET", "/acquire"), ("DELETE", "/jobs"), ("PUT", "/release")):
+        answer = quiet.server.call(method, path, lease=True)
+        assert answer.status == 405
+        assert list(answer.json) == ["error"]
+
+
+def test_a_lease_is_seen_through_every_door(desk: Desk) -> None:
+    job = desk.server.sleeper(1)
+    desk.server.in_state(job, "running")
+    process = desk.holder(2)
+    mine = desk.of(process.pid)
+    assert (mine["status"], mine["num_gpus"], len(mine["gpus"])) == ("running", 2, 2)
+    assert "sleep" in mine["cmd"] or "srun" in mine["cmd"]
+    assert {one["id"] for one in desk.jobs() if one["status"] == "running"} == {mine["id"], job}
+    status = desk.status()
+    assert len(status["gpus_allocated"]) == 3, "whoever was given them"
+    assert (status["jobs_running"], status["jobs_queued"]) == (2, 0)
+    assert mine["id"] in {one["id"] for one in desk.server.get("/queue").ok()["running"]}
+    assert desk.server.get(f"/runs/{mine['id']}").ok()["status"] == "running"
+    assert desk.server.get("/gpu/status").ok()["cluster_status"]["allocated_gpus"] == 3
+    process.kill()
+    until(lambda: desk.of(process.pid)["status"] == "done", "its end is seen")
+    assert desk.of(process.pid)["gpus"] == []
+
+
+# -- the script -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("line", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -15 $$", -15)])
+def test_it_becomes_the_command(quiet: Desk, line: str, code: int) -> None:
+    done = quiet.srun("-n", "2", "sh", "-c", f"echo $CUDA_VISIBLE_DEVICES; {line}")
+    assert done.returncode == code
+    assert len(done.stdout.strip().split(",")) == 2
+    until(lambda: quiet.free() == 16, "its GPUs are free again")
+
+
+def test_zero_gpus(quiet: Desk) -> None:
+    done = quiet.srun("-n", "0", "sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]"')
+    assert (done.returncode, done.stdout) == (0, "[]\n")
+    answer = quiet.acquire({"pid": os.getpid(), "num_gpus": 0}).ok()
+    assert answer["gpus"] == ""
+    assert quiet.server.post("/release", {"job_id": answer["job_id"]}, lease=True).ok() == {"released": True}
+
+
+def test_without_a_server() -> None:
+    env = {"PATH": os.environ["PATH"], "GPUSCHED_URL": "http://127.0.0.1:1"}
+    done = subprocess.run([SRUN, "true"], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 69
+    assert "no server" in done.stderr
+
+
+def test_over_asking(quiet: Desk) -> None:
+    answer = quiet.acquire({"pid": os.getpid(), "num_gpus": 17})
+    assert answer.status == 400
+    assert answer.json == {"error": "requested 17 GPU(s) but only 16 available on this machine"}
+    done = quiet.srun("-n", "17", "true")
+    assert done.returncode == 75
+    assert "only 16 available" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff",
+        b"[" * 100_000,
+        {},
+        {"num_gpus": 1},
+        {"pid": None},
+        {"pid": "12"},
+        {"pid": 1.0},
+        {"pid": True},
+        {"pid": [1]},
+        b'{"pid": NaN}',
+        b'{"pid": 1e3}',
+        b'{"pid": ' + b"9" * 5000 + b"}",
+        {"pid": 1, "num_gpus": "2"},
+        {"pid": 1, "num_gpus": 1.5},
+        {"pid": 1, "num_gpus": None},
+        {"pid": 1, "num_gpus": True},
+        {"pid": 1, "num_gpus": -1},
+        {"pid": 1, "num_gpus": 2**63},
+    ],
+)
+def test_bad_requests_are_refused_in_this_doors_shape(quiet: Desk, body: Any) -> None:
+    for lease in (True, False):
+        answer = quiet.server.post("/acquire", body, lease=lease)
+        assert answer.status == 400, answer.body
+        assert list(answer.json) == ["error"]
+        assert isinstance(answer.json["error"], str)
+    assert quiet.status()["gpus_allocated"] == []
+
+
+def test_a_process_that_is_not_there(quiet: Desk) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for pid in (gone.pid, 0, -1, 2**63, 4_194_304):
+        answer = quiet.acquire({"pid": pid, "num_gpus": 1})
+        assert (answer.status, answer.json) == (200, {"error": "pid not alive"}), pid
+
+
+def test_a_body_without_end(quiet: Desk) -> None:
+    huge = b'{"pid": 1, "x": "' + b"x" * (10 << 20) + b'"}'
+    answer = quiet.acquire(huge)
+    assert answer.status == 413
+    assert "error" in answer.json
+    assert quiet.acquire(huge, "Transfer-Encoding: chunked").status == 413
+
+
+# -- waiting --------------------------------------------------------------------------------------------------------
+def test_waiting_until_somebody_ends(desk: Desk) -> None:
+    gate = Gate(desk.server.where / "gate")
+    holder = desk.start("-n", "4", "sh", "-c", f"read x < {gate.path}; exit 3")
+    until(lambda: desk.free() == 0, "all are held")
+    waiter = desk.waiter(2)
+    gate.open()
+    assert holder.wait(PATIENCE_S) == 3
+    assert waiter.stdout is not None
+    assert waiter.stdout.readline() == "0,1\n"
+
+
+def test_a_killed_holder_frees_its_gpus(desk: Desk) -> None:
+    holder = desk.holder(4)
+    waiter = desk.waiter(4)
+    holder.kill()
+    assert waiter.stdout is not None
+    assert waiter.stdout.readline() == "0,1,2,3\n"
+    assert desk.of(waiter.pid)["status"] == "running"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_waiter_that_is_ended_leaves_the_queue(desk: Desk, number: signal.Signals) -> None:
+    holder = desk.holder(4)
+    waiter = desk.waiter(4)
+    waiter.send_signal(number)
+    assert waiter.wait(PATIENCE_S) == -number
+    left = time.monotonic()
+    until(lambda: desk.status()["jobs_queued"] == 0, "it left")
+    assert time.monotonic() - left < 10, "two seconds are promised, on a quieter machine"
+    holder.kill()
+    until(lambda: desk.free() == 4, "nobody inherits")
+
+
+def test_a_client_that_hangs_up_leaves_the_queue(desk: Desk) -> None:
+    """The process lives on; only its connection is gone."""
+    desk.holder(4)
+    body = {"pid": os.getpid(), "num_gpus": 4}
+    curl(f"{desk.server.lease_url}/acquire", method="POST", body=body, options=["--max-time", "1"], may_fail=True)
+    until(lambda: desk.status()["jobs_queued"] == 0, "it left")
+    assert desk.of(os.getpid())["status"] == "done"
+
+
+def test_a_big_request_is_not_starved_by_small_ones(desk: Desk) -> None:
+    small = [desk.holder(1), desk.holder(1)]
+    big = desk.waiter(4)
+    later = [desk.waiter(1) for _ in range(3)]
+    assert desk.free() == 2, "two are free, and kept for the one that was there first"
+    queued = [job["pid"] for job in desk.jobs() if job["status"] == "queued"]
+    assert queued == [big.pid, *(one.pid for one in later)]
+    for one in small:
+        one.kill()
+    assert big.stdout is not None
+    assert big.stdout.readline() == "0,1,2,3\n"
+    assert all(desk.of(one.pid)["status"] == "queued" for one in later)
+
+
+def test_a_job_and_a_lease_never_share_a_gpu(desk: Desk) -> None:
+    job = desk.server.in_state(desk.server.sleeper(3), "running")
+    lease = desk.holder(1)
+    taken = {int(gpu.partition(":")[2]) for gpu in job["gpus"]}
+    assert taken.isdisjoint(desk.of(lease.pid)["gpus"])
+    waiting = desk.server.sleeper(1)
+    assert desk.server.job(waiting)["state"] == "queued"
+    lease.kill()
+    desk.server.in_state(waiting, "running")
+
+
+def test_flat_numbers_over_two_nodes(make_server: Callable[..., Server]) -> None:
+    with at(make_server(nodes=2, gpus=2)) as desk:
+        assert desk.status()["gpus_total"] == 4
+        desk.holder(4)
+        assert desk.status()["gpus_allocated"] == [0, 1, 2, 3]
+
+
+# -- whose ----------------------------------------------------------------------------------------------------------
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to start a process of another account")
+def test_a_process_of_somebody_else(desk: Desk) -> None:
+    theirs = subprocess.Popen(["sleep", "100000"], user=NOBODY, group=NOBODY, extra_groups=[])
+    try:
+        given = desk.acquire({"pid": theirs.pid, "num_gpus": 1}).ok()
+        mine = desk.of(theirs.pid)
+        assert (mine["id"], mine["user"]) == (given["job_id"], "nobody")
+    finally:
+        theirs.kill()
+        theirs.wait()
+    until(lambda: desk.free() == 4, "it ended with its process")
+
+
+def test_giving_back(desk: Desk) -> None:
+    given = desk.acquire({"pid": os.getpid(), "num_gpus": 2}).ok()
+    assert given["gpus"] == "0,1"
+    tried = desk.server.post("/release?dry_run=true", {"job_id": given["job_id"]}, lease=True)
+    assert tried.ok() == {"released": True, "dry_run": True}
+    assert desk.free() == 2
+    assert desk.server.post("/release", {"job_id": given["job_id"]}, lease=True).ok() == {"released": True}
+    until(lambda: desk.free() == 4, "they are free")
+    assert alive(os.getpid())
+    unknown = desk.server.post("/release", {"job_id": "0123456789ab"}, lease=True)
+    assert unknown.status == 404
+    assert list(unknown.json) == ["error"]
+    for body in (b"", {}, {"job_id": 5}, {"job_id": None}, []):
+        assert desk.server.post("/release", body, lease=True).status == 400
+    job = desk.server.sleeper(1)
+    desk.server.in_state(job, "running")
+    assert desk.server.post("/release", {"job_id": job}, lease=True).status == 409, "a job is no lease"
+    assert desk.server.job(job)["state"] == "running"
+
+
+def test_with_tokens_the_main_port_asks_for_one(make_server: Callable[..., Server]) -> None:
+    """The port of its own stays as it is on loopback: the script sends no token."""
+    server = make_server(nodes=1, gpus=2, env={"ROTA_SHARED_TOKEN": "shared-secret"})
+    with at(server) as desk:
+        refused = server.post("/acquire", {"pid": os.getpid()})
+        assert refused.status == 401
+        assert "error" in refused.json
+        assert desk.srun("true").returncode == 0
+        server.token = "shared-secret"
+        anns = server.post("/tokens", {"user": "ann", "role": "user"}).ok()["token"]
+        server.token = anns
+        hers = server.post("/acquire", {"pid": os.getpid(), "num_gpus": 1}).ok()
+        assert desk.of(os.getpid())["user"] == "ann", "the token says whose it is"
+        server.token = None
+        assert server.post("/release", {"job_id": hers["job_id"]}, lease=True).status == 403
+        by_script = desk.holder(1)
+        server.token = anns
+        not_hers = server.post("/release", {"job_id": desk.of(by_script.pid)["id"]})
+        assert not_hers.status == 403
+        assert server.post("/release", {"job_id": hers["job_id"]}).ok() == {"released": True}
+        server.token = "shared-secret"
+
+
+# -- the server goes and comes back ---------------------------------------------------------------------------------
+def test_a_lease_outlives_the_server(desk: Desk) -> None:
+    holder = desk.holder(3)
+    before = desk.of(holder.pid)
+    desk.server.kill()
+    desk.server.start()
+    assert alive(holder.pid)
+    assert desk.of(holder.pid) == before
+    assert desk.free() == 1
+    refused = desk.start("-n", "2", "true")
+    until(lambda: desk.of(refused.pid)["status"] == "queued", "two are not free")
+    holder.kill()
+    assert refused.wait(PATIENCE_S) == 0
+    until(lambda: desk.free() == 4, "all are free")
+
+
+def test_a_holder_that_dies_while_nobody_looks(desk: Desk) -> None:
+    holder = desk.holder(4)
+    desk.server.kill()
+    holder.kill()
+    holder.wait()
+    desk.server.start()
+    until(lambda: desk.free() == 4, "the next server finds out")
+
+
+def test_a_waiter_finds_its_place_again_by_its_key(desk: Desk) -> None:
+    """The first in line loses the server, and is still the first when it comes back."""
+    holder = desk.holder(4)
+    body = {"pid": os.getpid(), "num_gpus": 4}
+    url, key = f"{desk.server.lease_url}/acquire", ["Idempotency-Key: mine"]
+    with subprocess.Popen(
+        ["curl", "-sS", "-X", "POST", "-H", key[0], "-d", json.dumps(body), url],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as first:
+        until(lambda: desk.of(os.getpid())["status"] == "queued", "it waits")
+        place = desk.of(os.getpid())["id"]
+        desk.server.kill()
+        assert first.wait(PATIENCE_S) != 0
+    desk.server.start()
+    with subprocess.Popen(
+        ["curl", "-sS", "-X", "POST", "-H", key[0], "-d", json.dumps(body), url], stdout=subprocess.PIPE
+    ) as again:
+        later = desk.waiter(1)
+        assert [job["id"] for job in desk.jobs() if job["status"] == "queued"][0] == place
+        holder.kill()
+        out, _ = again.communicate(timeout=PATIENCE_S)
+    assert json.loads(out) == {"job_id": place, "gpus": "0,1,2,3"}
+    assert desk.of(later.pid)["status"] == "queued"
+    repeated = desk.acquire(body, key[0]).ok()
+    assert repeated == {"job_id": place, "gpus": "0,1,2,3"}, "the same key is the same lease"
+    other = desk.acquire({"pid": os.getpid(), "num_gpus": 1}, key[0])
+    assert other.status == 409
+    assert "error" in other.json
+    desk.server.post("/release", {"job_id": place}, lease=True).ok()
+    later.kill()
+
+
+def test_a_polite_stop_does_not_wait_for_those_who_wait(desk: Desk) -> None:
+    desk.holder(4)
+    waiter = desk.waiter(1)
+    begun = time.monotonic()
+    assert desk.server.stop() == 0
+    assert time.monotonic() - begun < 30
+    assert waiter.poll() in (None, 75), "it was told, or waits for the next server"
+    desk.server.start()

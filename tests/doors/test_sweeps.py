@@ -1,0 +1,288 @@
+"""Sweeps: grids made at once, runs added one by one, a cap that stands, a status told anew at every look."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from rota.api import grid
+from rota.api.render.sweep import progress_of, status_of
+from rota.app.errors import Invalid
+from rota.core.run import RunState
+from tests.app.house import until
+from tests.doors.people import ANN, BEN, MakeServer, people
+from tests.doors.server import Server
+
+S = RunState
+FIELDS = {
+    *("id", "name", "base_command", "workdir", "parameters", "run_ids", "status", "created_at", "goal", "is_wild"),
+    *("chat_session_id", "ui_config", "creation_context", "progress"),
+}
+PROGRESS = {"total", "completed", "failed", "running", "launching", "ready", "queued", "canceled"}
+LONG = {"name": "s", "base_command": "exec sleep 100000 #", "parameters": {"n": [1, 2, 3, 4, 5]}}
+
+
+def progress(server: Server, sweep_id: str) -> Any:
+    return server.get(f"/sweeps/{sweep_id}").ok()["progress"]
+
+
+def test_a_wild_sweep_filled_run_by_run(server: Server) -> None:
+    for body in (None, {}):
+        sweep = server.post("/sweeps/wild", body).ok()
+        assert set(sweep) >= FIELDS
+        assert set(sweep["progress"]) == PROGRESS
+        assert (sweep["name"], sweep["goal"], sweep["is_wild"]) == ("Wild Loop Sweep", "", True)
+        assert (sweep["status"], sweep["run_ids"], len(sweep["id"])) == ("pending", [], 12)
+    asked = {"name": "mine", "goal": "better", "chat_session_id": "wild-00000000"}
+    sweep = server.post("/sweeps/wild", asked).ok()
+    assert {name: sweep[name] for name in asked} == asked
+    path = f"/sweeps/{sweep['id']}"
+    first = server.post(f"{path}/runs", {"name": "one", "command": "true"}).ok()
+    assert (first["sweep_id"], first["chat_session_id"]) == (sweep["id"], "wild-00000000"), "the sweep's own"
+    second = server.post(
+        "/runs", {"name": "two", "command": "exit 1", "sweep_id": sweep["id"], "chat_session_id": "other"}
+    ).ok()
+    assert second["chat_session_id"] == "other"
+    assert server.get(path).ok()["run_ids"] == [first["id"], second["id"]]
+    assert server.get(path).ok()["status"] == "pending"
+    server.post(f"/runs/{first['id']}/start").ok()
+    until(lambda: progress(server, sweep["id"])["completed"] == 1, "the first has ended")
+    assert server.get(path).ok()["status"] == "pending", "one is still ready"
+    server.post(f"/runs/{second['id']}/start").ok()
+    until(lambda: server.get(path).ok()["status"] == "failed", "the second failed")
+    assert [one["id"] for one in server.get(f"/runs?sweep_id={sweep['id']}").ok()] == [second["id"], first["id"]]
+    assert [one["id"] for one in server.get("/sweeps?limit=1").ok()] == [sweep["id"]], "newest first"
+    assert len(server.get("/sweeps").ok()) == 3
+    rerun = server.post(f"/runs/{second['id']}/rerun", {"command": "true", "auto_start": True}).ok()
+    until(lambda: progress(server, sweep["id"])["completed"] == 2, "the rerun belongs to it as well")
+    assert server.get(path).ok()["run_ids"][-1] == rerun["id"]
+
+
+def test_a_grid_in_the_order_of_its_keys(server: Server) -> None:
+    body = {
+        "name": "grid",
+        "base_command": "printf '%s\\n'",
+        "parameters": {"lr": [0.1, 0.01], "name": ["a b", "$(id); 'x'"], "seed": 7},
+        "max_runs": 3,
+        "auto_start": True,
+        "chat_session_id": "chat",
+        "ui_config": {"colour": "blue"},
+        "goal": "know more",
+        "gpu_count": 0,
+    }
+    sweep = server.post("/sweeps", body).ok()
+    assert len(sweep["run_ids"]) == 3
+    assert (sweep["ui_config"], sweep["goal"], sweep["is_wild"]) == ({"colour": "blue"}, "know more", False)
+    assert sweep["parameters"] == body["parameters"]
+    runs = [server.get(f"/runs/{run_id}").ok() for run_id in sweep["run_ids"]]
+    assert [run["name"] for run in runs] == ["grid #1", "grid #2", "grid #3"]
+    assert runs[0]["command"] == "printf '%s\\n' --lr=0.1 --name='a b' --seed=7"
+    assert [run["sweep_params"] for run in runs] == [
+        {"lr": 0.1, "name": "a b", "seed": 7},
+        {"lr": 0.1, "name": "$(id); 'x'", "seed": 7},
+        {"lr": 0.01, "name": "a b", "seed": 7},
+    ]
+    assert {(run["chat_session_id"], run["sweep_id"], run["gpu_count"]) for run in runs} == {("chat", sweep["id"], 0)}
+    until(lambda: server.get(f"/sweeps/{sweep['id']}").ok()["status"] == "completed", "all have ended")
+    told = server.get(f"/runs/{sweep['run_ids'][1]}/logs").ok()["content"]
+    assert told == "--lr=0.1\n--name=$(id); 'x'\n--seed=7\n", "a value is a value, whatever it looks like"
+
+
+def test_parallel_is_a_cap_that_stands(server: Server) -> None:
+    sweep = server.post("/sweeps", LONG).ok()
+    assert sweep["progress"]["ready"] == 5
+    path = f"/sweeps/{sweep['id']}"
+    started = server.post(f"{path}/start?parallel=2").ok()
+    assert started == {"message": "Started 2/5 runs", "sweep_id": sweep["id"]}
+    until(lambda: progress(server, sweep["id"])["running"] == 2, "two run")
+    now = server.get(path).ok()
+    assert (now["status"], now["progress"]["queued"], now["parallel"]) == ("running", 3, 2)
+    waiting = next(run for run in server.get(f"/runs?sweep_id={sweep['id']}&status=queued").ok())
+    assert "group" in [reason["code"] for reason in server.get(f"/runs/{waiting['id']}/explain").ok()["reasons"]]
+    running = server.get(f"/runs?sweep_id={sweep['id']}&status=running").ok()
+    server.post(f"/runs/{running[0]['id']}/stop").ok()
+    until(lambda: progress(server, sweep["id"])["canceled"] == 1, "one was stopped")
+    until(lambda: progress(server, sweep["id"])["running"] == 2, "and another took its place")
+    assert server.post(f"{path}/start?parallel=4").ok()["message"] == "Started 2/2 runs"
+    until(lambda: progress(server, sweep["id"])["running"] == 4, "the cap was raised")
+    for run in server.get(f"/runs?sweep_id={sweep['id']}").ok():
+        server.post(f"/runs/{run['id']}/stop")
+    until(lambda: server.get(path).ok()["status"] == "canceled", "all were stopped")
+
+
+def test_a_draft_becomes_a_sweep(server: Server) -> None:
+    sweep = server.post("/sweeps", {**LONG, "status": "draft", "gpu_count": 2, "env": {"A": "secret-value"}}).ok()
+    path = f"/sweeps/{sweep['id']}"
+    assert (sweep["status"], sweep["run_ids"]) == ("draft", [])
+    refused = server.post(f"{path}/start")
+    assert (refused.status, "draft" in refused.json["detail"]) == (400, True)
+    changed = server.put(path, {"parameters": {"n": [1, 2]}, "max_runs": 5, "name": "t", "goal": "g"}).ok()
+    assert (changed["status"], changed["parameters"], changed["name"], changed["goal"]) == (
+        "draft",
+        {"n": [1, 2]},
+        "t",
+        "g",
+    )
+    tried = server.put(f"{path}?dry_run=true", {"status": "running"}).ok()
+    assert (tried["dry_run"], len(tried["run_ids"])) == (True, 2)
+    assert server.get(path).ok()["run_ids"] == []
+    made = server.put(path, {"status": "pending"}).ok()
+    assert (made["status"], made["progress"]["ready"]) == ("pending", 2)
+    runs = [server.get(f"/runs/{run_id}").ok() for run_id in made["run_ids"]]
+    assert {(run["gpu_count"], run["env"]["A"]) for run in runs} == {(2, "secret-value")}
+    assert b"secret-value" not in server.get(path).body
+    for body in ({"parameters": {"n": [9]}}, {"max_runs": 7}, {"status": "draft"}):
+        assert server.put(path, body).status == 409, body
+    same = server.put(path, {"parameters": {"n": [1, 2]}, "max_runs": 5, "name": "u"}).ok()
+    assert same["name"] == "u"
+    assert server.put("/sweeps/0123456789ab", {}).json == {"detail": "Sweep not found"}
+
+
+def test_add_to_sweep(server: Server) -> None:
+    one, two = (server.post("/sweeps/wild").ok()["id"] for _ in range(2))
+    run_id = server.post("/runs", {"name": "a", "command": "exec sleep 100000"}).ok()["id"]
+    assert server.get(f"/sweeps/{one}").ok()["run_ids"] == server.get(f"/sweeps/{two}").ok()["run_ids"] == []
+    assert "message" in server.post(f"/runs/{run_id}/add-to-sweep?sweep_id={one}").ok()
+    assert server.get(f"/sweeps/{one}").ok()["run_ids"] == [run_id]
+    assert "message" in server.post(f"/runs/{run_id}/add-to-sweep?sweep_id={two}").ok()
+    assert server.get(f"/sweeps/{one}").ok()["run_ids"] == []
+    assert server.get(f"/sweeps/{two}").ok()["run_ids"] == [run_id]
+    server.post(f"/runs/{run_id}/start").ok()
+    until(lambda: progress(server, two)["running"] == 1, "it runs")
+    assert server.post(f"/runs/{run_id}/add-to-sweep?sweep_id={one}").status == 409
+    assert server.post(f"/runs/{run_id}/add-to-sweep?sweep_id={two}").status == 200
+    assert server.post(f"/runs/{run_id}/add-to-sweep?sweep_id=nope").json == {"detail": "Sweep not found: nope"}
+    assert server.post(f"/runs/{run_id}/add-to-sweep").json["detail"][0]["loc"] == ["query", "sweep_id"]
+
+
+def test_all_or_none_once_and_dry(server: Server) -> None:
+    tried = server.post("/sweeps?dry_run=true", LONG).ok()
+    assert (tried["dry_run"], len(tried["run_ids"])) == (True, 5)
+    assert server.post("/sweeps/wild?dry_run=true").ok()["dry_run"] is True
+    impossible = server.post("/sweeps", {**LONG, "gpu_count": 17})
+    assert impossible.status == 422
+    assert server.get("/sweeps").ok() == server.get("/runs").ok() == []
+    for route, body in (("/sweeps", LONG), ("/sweeps/wild", {"name": "w"}), ("/sweeps", {**LONG, "status": "draft"})):
+        key = [f"Idempotency-Key: {route}{len(body)}"]
+        first = server.post(route, body, headers=key).ok()
+        again = server.post(route, body, headers=key).ok()
+        assert (again["id"], again["run_ids"]) == (first["id"], first["run_ids"])
+        assert server.post(route, {**body, "name": "x"}, headers=key).status == 409
+    assert len(server.get("/sweeps").ok()) == 3
+    assert len(server.get("/runs").ok()) == 5
+
+
+def test_a_million_cells_cost_no_more_than_those_that_are_wanted(server: Server) -> None:
+    body = {**LONG, "parameters": {name: list(range(100)) for name in "abc"}, "max_runs": 20}
+    begun = time.monotonic()
+    assert len(server.post("/sweeps", body).ok()["run_ids"]) == 20
+    assert time.monotonic() - begun < 20
+    refused = server.post("/sweeps", {**body, "max_runs": 10_001})
+    assert (refused.status, refused.json["detail"][0]["loc"]) == (422, ["body", "max_runs"])
+    wide = {**LONG, "parameters": {f"p{n}": list(range(10)) for n in range(100)}, "max_runs": 1}
+    assert len(server.post("/sweeps", wide).ok()["run_ids"]) == 1
+
+
+def test_many_runs_are_counted_right_while_they_change(server: Server) -> None:
+    """The counts are kept by listening; they must agree with the runs themselves, also after another start."""
+    body = {"name": "s", "base_command": "true", "parameters": {"n": list(range(60))}, "max_runs": 60}
+    sweep = server.post("/sweeps", {**body, "auto_start": True, "gpu_count": 1}).ok()["id"]
+    while server.get(f"/sweeps/{sweep}").ok()["status"] != "completed":
+        assert progress(server, sweep)["total"] == 60
+    assert progress(server, sweep)["completed"] == 60
+    server.stop()
+    server.start()
+    words = Counter(run["status"] for run in server.get(f"/runs?sweep_id={sweep}").ok())
+    assert words == {"finished": 60}
+    again = server.get(f"/sweeps/{sweep}").ok()
+    assert (again["status"], again["progress"]["completed"]) == ("completed", 60)
+
+
+def test_a_sweep_belongs_to_somebody(make_server: MakeServer) -> None:
+    server = make_server()
+    who = people(server, boss="admin", **{ANN: "user", BEN: "user"}, robot="agent")
+    sweep = who["robot"].post("/sweeps", {**LONG, "max_runs": 1}).ok()
+    assert sweep["user"] == ANN, "an agent's things are its person's"
+    path = f"/sweeps/{sweep['id']}"
+    assert who[BEN].get(path).ok()["name"] == "s"
+    run = {"name": "a", "command": "true"}
+    assert who[BEN].post(f"{path}/runs", run).status == 403
+    assert who[BEN].post("/runs", {**run, "sweep_id": sweep["id"]}).status == 403
+    assert who[BEN].post(f"{path}/start").status == who[BEN].call("PUT", path, {"name": "x"}).status == 403
+    assert who[ANN].post(f"{path}/runs", run).ok()["user"] == ANN
+    assert who["boss"].call("PUT", path, {"name": "x"}).ok()["name"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": None}, "name"),
+        ({"base_command": " "}, "base_command"),
+        ({"base_command": 1}, "base_command"),
+        ({"parameters": [1]}, "parameters"),
+        ({"parameters": {"a": []}}, "parameters"),
+        ({"parameters": {"a": {"b": 1}}}, "parameters"),
+        ({"parameters": {"a": [[1]]}}, "parameters"),
+        ({"parameters": {"a": [float("nan")]}}, "parameters"),
+        ({"parameters": {"a; rm -rf /": [1]}}, "parameters"),
+        ({"parameters": {"": [1]}}, "parameters"),
+        ({"parameters": {"a": ["\0"]}}, "command"),
+        ({"max_runs": 0}, "max_runs"),
+        ({"max_runs": -1}, "max_runs"),
+        ({"max_runs": 2**63}, "max_runs"),
+        ({"status": "completed"}, "status"),
+        ({"ui_config": "x"}, "ui_config"),
+        ({"gpu_count": -1}, "gpu_count"),
+        ({"argv": ["true"]}, "command"),
+        ({"parameters": {f"p{n}": 1 for n in range(101)}}, "parameters"),
+    ],
+)
+def test_what_is_no_sweep(common: Server, change: dict[str, Any], field: str) -> None:
+    answer = common.post("/sweeps", {**LONG, **change})
+    assert (answer.status, field in str(answer.json["detail"][0]["loc"])) == (422, True), answer.body
+    assert common.get("/sweeps").ok() == []
+
+
+@pytest.mark.parametrize("query", ["parallel=0", "parallel=-1", "parallel=x", f"parallel={2**63}"])
+def test_a_start_that_makes_no_sense(common: Server, query: str) -> None:
+    answer = common.post(f"/sweeps/0123456789ab/start?{query}")
+    assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["query", "parallel"])
+    assert common.post("/sweeps/0123456789ab/start").json == {"detail": "Sweep not found"}
+    assert common.get("/sweeps/..%2fetc").status == common.get("/sweeps/%00").status == 404
+
+
+@pytest.mark.parametrize(
+    ("states", "draft", "status"),
+    [
+        ([], True, "draft"),
+        ([], False, "pending"),
+        ([S.HELD, S.SUCCEEDED], False, "pending"),
+        ([S.QUEUED, S.FAILED], False, "pending"),
+        ([S.STARTING, S.QUEUED, S.FAILED], False, "running"),
+        ([S.RUNNING, S.HELD], True, "running"),
+        ([S.SUCCEEDED, S.FAILED], False, "failed"),
+        ([S.SUCCEEDED, S.LOST, S.CANCELLED], False, "failed"),
+        ([S.SUCCEEDED, S.CANCELLED], False, "completed"),
+        ([S.CANCELLED], False, "canceled"),
+    ],
+)
+def test_a_status_is_told_from_the_runs(states: list[RunState], draft: bool, status: str) -> None:
+    assert status_of(states, draft) == status
+    assert progress_of(states)["total"] == len(states) == sum(progress_of(states).values()) - len(states)
+
+
+def test_grid() -> None:
+    assert grid.cells({}, 10) == [{}], "without parameters there is one thing to run"
+    assert grid.cells({"a": [1, 2], "b": "x"}, 10) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
+    assert len(grid.cells({name: list(range(1000)) for name in "abcdef"}, 7)) == 7
+    assert grid.size({"a": [1, 2], "b": "x", "c": [1, 2, 3]}) == 6
+    line = grid.command_for("printf %s,", {"flag": True, "none": None, "text": "it's; $HOME `id` \n*", "n": -0.5})
+    said = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=True).stdout
+    assert said == "--flag=True,--none=None,--text=it's; $HOME `id` \n*,--n=-0.5,"
+    with pytest.raises(Invalid, match="can not be the name of an option"):
+        grid.cells({"a b": 1}, 1)

@@ -1,0 +1,136 @@
+"""`privacy=private`: other people's runs are not there, through no door; only that a GPU is taken can be seen."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+from websockets.sync.client import connect
+
+from tests.app.house import until
+from tests.security.kit import Lab, ask
+from tests.security.test_matrix import TABLE
+
+CANARIES = ("zebedee", "canary-name", "canary-line", "canary-tag", "canary-note", "canary-alert", "canary-chat")
+
+
+class Secretive:
+    """Zebedee has one of everything; ben looks."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.token = lab.ask("POST", "/tokens", {"user": "zebedee"}).ok()["token"]
+        body = {"name": "canary-name", "command": "echo canary-line; sleep 1000", "workdir": "/", "tags": ["canary-tag"]}
+        body |= {"chat_session_id": "canary-chat"}
+        self.run = self.do("POST", "/runs", {**body, "auto_start": True, "gpu_count": 1})["id"]
+        until(lambda: self.do("GET", f"/runs/{self.run}")["status"] == "running", "zebedee's run runs")
+        self.held = self.do("POST", "/runs", body)["id"]
+        job = {"run_id": "canary-name", "user": "zebedee", "command": "canary-line", "gpu_count": 16}
+        self.job = self.do("POST", "/queue/submit", job)["job_id"]
+        sweep = {"name": "canary-name", "base_command": "canary-line", "parameters": {"x": [1, 2]}}
+        self.sweep = self.do("POST", "/sweeps", sweep)["id"]
+        alert = {"message": "canary-alert", "choices": ["a"]}
+        self.alert = self.do("POST", f"/runs/{self.run}/alerts", alert)["alert_id"]
+        self.do("POST", f"/runs/{self.run}/metrics", {"rows": [{"loss": 1.0}]})
+        self.session = self.do("POST", "/sessions", {"title": "canary-name"})["id"]
+        self.do("POST", "/journey/events", {"kind": "note", "note": "canary-note", "run_id": self.run})
+        self.advice = self.do("POST", "/journey/recommendations", {"title": "canary-note", "run_id": self.run})["id"]
+        self.ids = [self.run, self.held, self.job, self.sweep, self.alert, self.session, self.advice]
+
+    def do(self, method: str, path: str, body: object = None) -> dict[str, str]:
+        answer: dict[str, str] = ask(self.lab.port, method, path, body, token=self.token).ok()
+        return answer
+
+    def seen_in(self, text: bytes) -> list[str]:
+        return [one for one in (*CANARIES, *self.ids) if one.encode() in text]
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secretive]:
+    env = {"ROTA_PRIVACY": "private", "ROTA_RUN_AS": "nobody"}
+    with Lab(tmp_path_factory.mktemp("private"), env=env) as lab:
+        assert isinstance(lab, Lab)
+        yield Secretive(lab)
+
+
+@pytest.mark.parametrize("route", [route for route in TABLE if "{" in route and "skill" not in route])
+def test_what_is_hidden_looks_like_what_is_not_there(hidden: Secretive, route: str) -> None:
+    method, _, path = route.partition(" ")
+    if "{token_id}" in path or "{node_id}" in path:
+        return
+    names = {"run_id": hidden.run, "job_id": hidden.job, "sweep_id": hidden.sweep, "alert_id": hidden.alert}
+    names |= {"session_id": hidden.session, "recommendation_id": hidden.advice}
+    query = f"?sweep_id={hidden.sweep}" if path.endswith("add-to-sweep") else ""
+    answer = hidden.lab.ask(method, path.format(**names) + query, TABLE[route][1], by="ben")
+    other = {name: "f" * 12 for name in names}
+    missing = hidden.lab.ask(method, path.format(**other) + query, TABLE[route][1], by="ben")
+    assert answer.status == 404, answer.body
+    assert missing.status == 404, missing.body
+    told = answer.body
+    for name, value in names.items():
+        told = told.replace(value.encode(), other[name].encode())
+    assert told == missing.body, "the two must not be told apart"
+
+
+@pytest.mark.parametrize("route", [route for route in TABLE if route.startswith("GET /") and "{" not in route])
+@pytest.mark.parametrize("by", ["ben", "eve", "bot"])
+def test_no_list_and_no_sum_names_it(hidden: Secretive, route: str, by: str) -> None:
+    path = route.partition(" ")[2]
+    if path in ("/events", "/static"):
+        return
+    answer = hidden.lab.ask("GET", path + ("?limit=1000" if path == "/runs" else ""), by=by)
+    assert answer.status in (200, 403)
+    assert hidden.seen_in(answer.body) == []
+
+
+def test_its_gpu_is_taken_all_the_same(hidden: Secretive) -> None:
+    status = hidden.lab.ask("GET", "/gpu/status", by="ben").ok()["cluster_status"]
+    assert status["allocated_gpus"] == 1
+    assert hidden.lab.ask("GET", "/status", by="ben").ok()["gpus_total"] == 16
+
+
+def test_asking_why_one_waits_does_not_tell_for_whom(hidden: Secretive) -> None:
+    body = {"name": "mine", "command": "true", "gpu_count": 16, "auto_start": True, "workdir": "/"}
+    mine = hidden.lab.ask("POST", "/runs", body, by="ben").ok()["id"]
+    for path in (f"/runs/{mine}", f"/runs/{mine}/explain", f"/runs/{mine}/eta", f"/queue/{mine}"):
+        answer = hidden.lab.ask("GET", path, by="ben")
+        assert answer.status == 200
+        assert hidden.seen_in(answer.body) == [], path
+    hidden.lab.ask("POST", f"/runs/{mine}/stop", by="ben").ok()
+
+
+def test_who_watches_does_not_hear_of_it(hidden: Secretive) -> None:
+    """From the ring and from the store, by either door; the owner hears everything."""
+    lab = hidden.lab
+    mine = lab.ask("POST", "/runs", {"name": "mark", "command": "true"}, by="ben").ok()["id"]
+    for token, whole in ((lab.tokens["ben"], False), (hidden.token, True)):
+        stop = mine if not whole else hidden.run
+        told = _sse(lab.port, token, stop)
+        assert (hidden.seen_in(told) == []) is not whole
+        with connect(f"ws://127.0.0.1:{lab.port}/ws?after=0", additional_headers={"X-Auth-Token": token}) as watch:
+            got = b""
+            while stop.encode() not in got:
+                message = watch.recv(timeout=60)
+                got += message.encode() if isinstance(message, str) else message
+        assert (hidden.seen_in(got) == []) is not whole
+
+
+def _sse(port: int, token: str, until_seen: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as stream:
+        head = f"GET /events?after=0 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nx-auth-token: {token}\r\n\r\n"
+        stream.sendall(head.encode())
+        got = b""
+        while until_seen.encode() not in got:
+            piece = stream.recv(65536)
+            assert piece, "the stream ended"
+            got += piece
+        return got
+
+
+def test_its_owner_and_admins_see_it(hidden: Secretive) -> None:
+    for answer in (hidden.lab.ask("GET", f"/runs/{hidden.run}", by="root"), hidden.lab.ask("GET", f"/runs/{hidden.run}")):
+        assert answer.ok()["name"] == "canary-name"
+    assert [run["id"] for run in hidden.do("GET", "/runs")][-1:] == [hidden.run]  # type: ignore[index]
+    assert json.dumps(hidden.do("GET", "/queue")).count("canary-line") >= 1
