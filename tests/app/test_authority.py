@@ -99,7 +99,7 @@ def attempts(house: House, act: Act, owner: str) -> list[Callable[[], Command]]:
         Act.ARCHIVE: [lambda: Archive(of())],
         Act.CAP: [lambda: CapGroup("sweep", 1, owner=owner), lambda: CapGroup("sweep", 0, owner=owner)],
         Act.RECORD: [lambda: PutRecord(Draft("alert", of(), "{}"), owner=owner)],
-        Act.REPORT: [lambda: Report(of(), RunState.RUNNING)],
+        Act.REPORT: [lambda: Report(of(), RunState.CANCELLED)],
         Act.SET_POLICY: [lambda: SetPolicy(Policy(max_queue=1234))],
         Act.PAUSE: [Pause, Resume],
         Act.DRAIN: [lambda: Drain("node1"), lambda: Undrain("node1")],

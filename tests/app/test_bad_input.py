@@ -129,8 +129,9 @@ def test_odd_run_ids_are_not_found(house, run_id):
         with pytest.raises(NotFound) as refusal:
             house.do(command, ANN)
         assert len(refusal.value.message) < 1000
-    with pytest.raises(NotFound):
+    with pytest.raises(Invalid) as unknown:
         house.submit("true", depends_on=(Dependency(run_id),))
+    assert unknown.value.field == "depends_on"
     for look in (house.rota.run, house.rota.log, house.rota.explain, lambda x: house.rota.wait(x, 30)):
         with pytest.raises(NotFound):
             look(run_id)

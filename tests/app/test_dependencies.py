@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rota.app.commands import Cancel
-from rota.app.errors import Invalid, NotFound
+from rota.app.errors import Invalid
 from rota.core import events as e
 from rota.core.run import Dependency, RunState, When
 from tests.app.house import ANN, House
@@ -77,8 +77,9 @@ def test_a_dependency_that_has_already_ended(house, when, line):
 
 
 def test_an_unknown_dependency(house):
-    with pytest.raises(NotFound):
+    with pytest.raises(Invalid, match="no run") as refusal:
         after(house, Dependency("0" * 12))
+    assert refusal.value.field == "depends_on"
     assert house.events(e.RunSubmitted) == []
 
 

@@ -1,9 +1,8 @@
-"""`rota history`, `rota up`, `rota --version`."""
+"""`rota history` and `rota --version`."""
 
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 from click.testing import CliRunner
@@ -79,29 +78,3 @@ def test_history_of_a_file_that_is_no_database(shell, tmp_path):
     done = shell.rota("history", "--data-dir", str(tmp_path))
     assert done.returncode == 75
     assert done.stderr.startswith(b"rota: ")
-
-
-def test_up_shows_rota_at_work(shell):
-    done = shell.rota("up", env={**shell.env, "TMPDIR": str(shell.where)})
-    said = done.stdout.decode()
-    assert done.returncode == 0, done.stderr
-    assert "SIMULATED" in said
-    for node in ("node1", "node2"):
-        for gpu in range(8):
-            assert f"\n{node}:{gpu}  " in said, "the chart has a row for every GPU"
-    assert "9 runs" in said
-    assert "exit code 3" in said
-    assert "why is gang-16" in said
-    assert [name for name in os.listdir(shell.where) if name.startswith("rota-up-")] == [], "nothing is left behind"
-
-
-def test_up_for_a_reader_that_leaves_early(shell):
-    with shell.start("up", env={**shell.env, "TMPDIR": str(shell.where)}) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.stderr is not None
-        said = process.stderr.read().decode()
-        code = process.wait(60)
-    assert "Traceback" not in said, said
-    assert code in (0, 1)

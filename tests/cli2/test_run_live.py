@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,13 @@ def test_a_lease_is_a_run_like_any_other(lab: Lab) -> None:
     assert lab.slurm("squeue", "-h", "-o", "%i %t %j") == f"{run_id} R my try\n"
     lab.person.ended(process, b"\n")
     lab.wait_for(run_id, "finished")
+
+
+def test_a_name_that_is_none_is_refused(lab: Lab) -> None:
+    for body, field in (({"name": 5}, "name"), ({"argv": "python x.py"}, "argv"), ({"argv": [1]}, "argv")):
+        answer = lab.server.post("/acquire", {"pid": os.getpid(), "num_gpus": 0, **body}, lease=True)
+        assert answer.status == 400
+        assert answer.json["error"].startswith(f"{field}: ")
 
 
 def test_through_each_door(lab: Lab) -> None:

@@ -152,6 +152,13 @@ def test_an_array_is_one_run_an_index_under_a_cap(lab: Lab) -> None:
     assert lines == [f"{array}_1|COMPLETED", f"{array}_3|COMPLETED", f"{array}_5|COMPLETED", f"{array}_7|CANCELLED"]
 
 
+def test_an_array_that_is_refused_leaves_nothing_behind(lab: Lab) -> None:
+    ended = lab.slurm_all("sbatch", "-a", "0-3", "-G99", "--wrap", "true")
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert lab.server.get("/queue").ok()["queued"] == []
+    assert lab.server.get("/runs").ok() == []
+
+
 def test_a_whole_array_can_be_cancelled_and_waited_for(lab: Lab) -> None:
     process = lab.person.start(*tool("sbatch"), "--parsable", "--wait", "-a", "0-2", "--wrap", "sleep 300")
     assert process.stdout is not None

@@ -237,14 +237,16 @@ def test_a_server_on_another_directory_does_not_start(postgres: Postgres, tmp_pa
     """The whole way: the job of the first server runs on, and is not started a second time by a stranger."""
     url, me = postgres.new_database(), Principal("ann", Role.ADMIN)
     one, two = (Settings(tmp_path / name, database_url=url, simulated=(1, 2)) for name in ("one", "two"))
-    with open_rota(one) as rota:
+    with open_rota(one) as opened:
+        rota = opened.service
         run: Run = rota.do(me, Submit(Spec("t", ("/bin/sleep", "100000"), "/")))
         until(lambda: rota.run(run.id).state is RunState.RUNNING, "it runs")
     with pytest.raises(CannotStart, match="belongs to the data directory"), open_rota(two):
         pass
-    with open_rota(one) as rota:
+    with open_rota(one) as opened:
+        rota = opened.service
         assert rota.run(run.id).state is RunState.RUNNING
         rota.do(me, Cancel(run.id, grace_s=0.0))
         assert rota.wait(run.id, 60).attempts_made == 1
-    with open_rota(two) as rota:
-        assert rota.run(run.id).state is RunState.CANCELLED
+    with open_rota(two) as opened:
+        assert opened.service.run(run.id).state is RunState.CANCELLED

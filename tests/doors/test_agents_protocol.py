@@ -94,7 +94,8 @@ def launch(server: Server, token: str) -> None:
         health = answer(server, get.format("/wild/v2/system-health"), token)
         listed = answer(server, get.format("/runs"), token)
         q = sum(run["status"] in ("ready", "queued") for run in listed)
-        return max(0, min(q, max(1, cluster["gpu_count"] or 1) - health["running"]))
+        g, r = max(1, int(cluster["gpu_count"] or 1)), int(health["running"])
+        return max(0, min(q, g - r))
 
     until(lambda: capacity() == 2, "the first two are on their way, the others could be")
     for run in runs[2:]:

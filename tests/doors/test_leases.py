@@ -323,7 +323,7 @@ def test_giving_back(desk: Desk) -> None:
     unknown = desk.server.post("/release", {"job_id": "0123456789ab"}, lease=True)
     assert unknown.status == 404
     assert list(unknown.json) == ["error"]
-    for body in (b"", {}, {"job_id": 5}, {"job_id": None}, []):
+    for body in (b"", b"{}", b"[]", {"job_id": 5}, {"job_id": None}):
         assert desk.server.post("/release", body, lease=True).status == 400
     job = desk.server.sleeper(1)
     desk.server.in_state(job, "running")
@@ -398,7 +398,7 @@ def test_a_waiter_finds_its_place_again_by_its_key(desk: Desk) -> None:
         ["curl", "-sS", "-X", "POST", "-H", key[0], "-d", json.dumps(body), url], stdout=subprocess.PIPE
     ) as again:
         later = desk.waiter(1)
-        assert [job["id"] for job in desk.jobs() if job["status"] == "queued"][0] == place
+        assert next(job["id"] for job in desk.jobs() if job["status"] == "queued") == place
         holder.kill()
         out, _ = again.communicate(timeout=PATIENCE_S)
     assert json.loads(out) == {"job_id": place, "gpus": "0,1,2,3"}

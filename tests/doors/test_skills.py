@@ -10,7 +10,7 @@ import pytest
 import rota.api
 from rota.api.skillbook import read_skill, read_skills, render, search
 from tests.doors.people import MakeServer
-from tests.doors.server import Server
+from tests.doors.server import Server, curl
 
 NEEDED = ("wild_v2_execution_ops_protocol", "wild_v2_gpu_discovery_parallel_scheduling")
 FIELDS = {"id", "name", "description", "template", "variables", "category", "built_in", "internal"}
@@ -49,7 +49,7 @@ def test_values_that_are_none(common: Server, body: object) -> None:
 
 @pytest.mark.parametrize("name", ["..", "%2e%2e", "..%2fdoors", "%00", "search%2f..", "SKILL.md", "x" * 300])
 def test_names_are_no_paths(common: Server, name: str) -> None:
-    answer = common.get(f"/prompt-skills/{name}")
+    answer = curl(f"{common.url}/prompt-skills/{name}", options=["--path-as-is"])
     assert answer.status in (404, 422), answer
     assert b"import" not in answer.body
 
@@ -82,8 +82,8 @@ def test_what_the_skills_say_exists(common: Server) -> None:
 
 
 def test_reading_a_skill() -> None:
-    text = "---\nname: n\ndescription: a: b\ncategory: c\nvariables: [x, y_2]\ninternal: true\n---\n\nHi {{ x }} {{y_2}} {{z}}\n"
-    skill = read_skill("folder", text)
+    facts = "---\nname: n\ndescription: a: b\ncategory: c\nvariables: [x, y_2]\ninternal: true\n---\n"
+    skill = read_skill("folder", f"{facts}\nHi {{{{ x }}}} {{{{y_2}}}} {{{{z}}}}\n")
     assert (skill.id, skill.name, skill.description, skill.category) == ("folder", "n", "a: b", "c")
     assert (skill.variables, skill.internal) == (("x", "y_2"), True)
     assert render(skill, {"x": "1", "z": "3"}) == "Hi 1 {{y_2}} {{z}}\n"

@@ -31,7 +31,8 @@ def progress(server: Server, sweep_id: str) -> Any:
 
 
 def test_a_wild_sweep_filled_run_by_run(server: Server) -> None:
-    for body in (None, {}):
+    bodies: tuple[dict[str, str] | None, ...] = (None, {})
+    for body in bodies:
         sweep = server.post("/sweeps/wild", body).ok()
         assert set(sweep) >= FIELDS
         assert set(sweep["progress"]) == PROGRESS

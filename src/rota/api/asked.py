@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rota.api.house import House
 from rota.api.render.words import argv_of
@@ -24,6 +24,18 @@ Word = Annotated[str, Field(max_length=500)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
 Amount = Annotated[float, Field(ge=0, le=1e9)]
 Count = Annotated[int, Field(ge=0, le=MAX_GPUS)]
+
+
+def _writable(value: Any) -> Any:
+    """What a client keeps here in its own shape must be JSON when it is shown again; Python reads more than that."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise ValueError("holds what JSON cannot: NaN, infinity, half a surrogate pair, or too many levels") from None
+    return value
+
+
+Free = Annotated[dict[str, Any], AfterValidator(_writable)]
 Priority = Annotated[int, Field(ge=1, le=4, description="1 low, 2 normal, 3 high, 4 critical")]
 
 

@@ -26,6 +26,13 @@ STATUS: dict[type[Refused], int] = {
     Full: 429,
     Unavailable: 503,
 }
+THEIRS = {  # what the house calls a thing, and what those who asked for it do
+    "gpus": "gpu_count",
+    "estimate_s": "estimated_duration_seconds",
+    "time_limit_s": "time_limit_seconds",
+    "grace_s": "grace_seconds",
+    "key": "idempotency_key",
+}
 RETRY_AFTER_S = "1"
 LONGEST_INPUT = 200
 UNREADABLE_BODY = "There was an error parsing the body"  # FastAPI's words
@@ -42,7 +49,11 @@ async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 400)
     if status == 422:
-        return Json({"detail": [fault(error.field, error.message)]}, 422)
+        name = THEIRS.get(error.field or "", error.field)
+        message = error.message
+        if message.startswith(f"{error.field}: "):
+            message = f"{name}: {message.partition(': ')[2]}"
+        return Json({"detail": [fault(name, message)]}, 422)
     headers = {"Retry-After": RETRY_AFTER_S} if status in (429, 503) else None
     return Json({"detail": error.message}, status, headers)
 
@@ -73,7 +84,7 @@ async def misshapen(request: Request, error: Exception) -> Response:
 
 async def plain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.status_code == 400 and error.detail == UNREADABLE_BODY:  # not UTF-8, or nested too deep, or a number too long
+    if error.status_code == 400 and error.detail == UNREADABLE_BODY:  # not UTF-8, too deep, or a number too long
         return Json({"detail": [fault(None, "the body cannot be read as JSON in UTF-8")]}, 422)
     headers = dict(error.headers) if error.headers else None
     return Json({"detail": error.detail}, error.status_code, headers)

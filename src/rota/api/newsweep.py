@@ -8,13 +8,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from rota.api import grid, once
 from rota.api.act import act
-from rota.api.asked import Body, Count, Extras, Priority, Text, Word, compact, gpus_by_default, spec_of, submit_of
+from rota.api.asked import Body, Count, Extras, Free, Priority, Text, Word, compact, gpus_by_default, spec_of, submit_of
 from rota.api.house import House
 from rota.api.newrun import Note
 from rota.api.shelf import Shelf
@@ -28,7 +28,7 @@ from rota.core.run import Run, RunState
 MOST_RUNS = 10_000
 MOST_DIFFS = 16 << 20  # bytes of diff, with all the runs of one sweep
 Goal = Annotated[str, Field(max_length=100_000)]
-Object = dict[str, Any]
+Object = Free
 MaxRuns = Annotated[int, Field(ge=1, le=MOST_RUNS)]
 Name = Annotated[str, Field(min_length=1, max_length=400)]
 Stage = Literal["draft", "pending", "running"]

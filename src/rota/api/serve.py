@@ -197,8 +197,8 @@ class _Connection(HttpToolsProtocol):
             return
         if self._head > MAX_HEAD:
             self.send_400_response(f"The head of a request may have {MAX_HEAD} bytes.")
-        elif self._patience is None and self.cycle is not None and self.cycle.response_complete:
-            # a next head, or a body that was refused
+        elif self._patience is None and getattr(self.cycle, "response_complete", False):
+            # a next head, or a body that was refused; of a WebSocket there is no cycle
             self._patience = self.loop.call_later(HEAD_WITHIN_S, self._give_up)
 
     def on_headers_complete(self) -> None:

@@ -44,12 +44,17 @@ def _make(hint: Any) -> Check:
 
 def _make_class(cls: type) -> Check:
     hints = get_type_hints(cls)
+    # a field that still holds its default needs no look: most fields of most values do, and every submit comes by here
+    fields = [(field.name, hints[field.name], field.default) for field in dataclasses.fields(cls)]
 
     def check(value: Any) -> str:
         if not isinstance(value, cls):
             return _wrong(f"a {cls.__name__}", value)
-        for name, hint in hints.items():
-            problem = misfit(getattr(value, name), hint)
+        for name, hint, default in fields:
+            found = getattr(value, name)
+            if found is default:
+                continue
+            problem = misfit(found, hint)
             if problem:
                 return f"{name}: {problem}"
         return ""

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool
 
@@ -49,7 +49,10 @@ _FULL_STATES = {"53100"}
 
 class PostgresDatabase:
     def __init__(self, url: str) -> None:
-        parsed = make_url(url).set(drivername="postgresql+psycopg")
+        try:
+            parsed = make_url(url).set(drivername="postgresql+psycopg")
+        except (ArgumentError, ValueError):  # neither is shown: both quote from it, and there may be a password in it
+            raise StoreUnusable("the database URL cannot be read: use postgresql://user:password@host:5432/name") from None
         self.name = parsed.render_as_string(hide_password=True)
         # "format" makes parameters positional, so that both databases take the same tuples
         self._writing = create_engine(

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body, Word
+from rota.api.asked import Body, Free, Word
 from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.dry import marked
 from rota.api.faults import faults
@@ -72,7 +72,7 @@ class Manual(Body):
     node_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     gpu_count: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
     notes: Annotated[str, Field(max_length=10_000)] | None = None
-    details: dict[str, Any] | None = None
+    details: Free | None = None
 
 
 def _survey(request: Request) -> Survey:

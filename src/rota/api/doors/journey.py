@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from rota.api import once
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body, Word
+from rota.api.asked import Body, Free, Word
 from rota.api.depends import Caller, DryRun, HouseDep, Key
 from rota.api.diary import happened
 from rota.api.dry import marked
@@ -48,7 +48,7 @@ class NewEvent(Entry):
     recommendation_id: Word | None = None
     decision_id: Word | None = None
     note: Long | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Free | None = None
     timestamp: Annotated[float, Field(ge=0, le=1e11)] | None = None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli.connect import REFUSED, connect, emit, json_option, say, server_option
+from rota.cli.nearby import server_of
 from rota.cli.options import data_dir_option
 from rota.cli.render import plain, span
 
@@ -35,7 +36,7 @@ def _days(ctx: click.Context, param: click.Parameter, value: float) -> float:
 def command(limit: int, days: float, as_json: bool, data_dir: Path, server: str) -> None:
     """What ran, newest first, and GPU-hours per person."""
     since = max(0.0, time.time() - days * 86400)
-    url = _server(server, data_dir)
+    url = server_of(server, data_dir)
     runs, used = _of_server(url, limit, since) if url else _of_directory(data_dir, limit, since)
     if as_json:
         emit({"runs": runs, "usage": used})
@@ -43,30 +44,6 @@ def command(limit: int, days: float, as_json: bool, data_dir: Path, server: str)
         click.echo("nothing yet; try: rota submit -- echo hello")
     else:
         click.echo(_drawn(runs, used, days))
-
-
-def _server(server: str, data_dir: Path) -> str:
-    """The server to ask; "" = read the data directory. One that was named is asked, or that of this directory."""
-    from rota.client.address import DEFAULT_URL, find_url
-
-    url, where = find_url()
-    root = data_dir.expanduser()
-    if server or where.isupper():
-        return server or url
-    if (root / "rota.sock").is_socket() and _answers(f"unix://{root}/rota.sock"):
-        return f"unix://{root}/rota.sock"
-    return "" if (root / "rota.db").exists() else DEFAULT_URL if _answers(DEFAULT_URL) else ""
-
-
-def _answers(url: str) -> bool:
-    from rota.client.errors import RotaError
-
-    try:
-        with connect(url, tries=1, connect_s=0.5, answer_s=2.0) as client:
-            client.health()
-    except RotaError:
-        return False
-    return True
 
 
 def _of_server(url: str, limit: int, since: float) -> tuple[list[Facts], list[Facts]]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from rota.cli.connect import REFUSED, connect, emit, json_option, say, server_option
+from rota.cli.nearby import server_of
 from rota.cli.options import data_dir_option
 from rota.cli.values import Duration
-from rota.client.errors import Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,27 +110,13 @@ class _Server:
 @contextmanager
 def _book(server: str, data_dir: Path) -> Iterator[Book]:
     """The running server's; without one, the data directory's own."""
-    named = server or _named()
-    socket = data_dir.expanduser() / "rota.sock"
-    url = server or ("" if named else f"unix://{socket}" if socket.exists() else "")
-    with connect(url) as client:
-        try:
-            client.health()
-        except Unreachable:
-            if named:
-                raise
-        else:
+    url = server_of(server, data_dir)
+    if url:
+        with connect(url) as client:
             yield _Server(client)
-            return
-    with _offline(data_dir) as book:
-        yield book
-
-
-def _named() -> str:
-    from rota.client.address import find_url
-
-    url, where = find_url()
-    return url if where.isupper() else ""
+    else:
+        with _offline(data_dir) as book:
+            yield book
 
 
 @contextmanager

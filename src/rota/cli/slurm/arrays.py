@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,8 @@ def submit(
             client.do(start_sweep(sweep_id, parallel=array.cap or len(array.indices)))
     except (RotaError, KeyboardInterrupt):
         for run in made:
-            client.cancel(run.id)
+            with suppress(RotaError):  # the first trouble is the one to tell of
+                client.cancel(run.id)
         raise
     return sweep_id, made
 

@@ -1,0 +1,188 @@
+"""How commands exit when something is wrong: a known code, one line that says what to do, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.cli.main import COMMANDS, main
+from tests.cli.server import Server, running_server
+from tests.client.stub import closed_port, ok, stub
+
+KNOWN = {0, 1, 2, 69, 75, 77}
+TALKING = [
+    ["queue"], ["show", "0123456789ab"], ["logs", "0123456789ab"], ["cancel", "0123456789ab"], ["gpus"], ["nodes"],
+    ["hold", "0123456789ab"], ["release", "0123456789ab"], ["priority", "0123456789ab", "high"], ["usage"], ["policy"],
+    ["explain", "0123456789ab"], ["eta", "0123456789ab"], ["rerun", "0123456789ab"], ["submit", "true"], ["whoami"],
+    ["sweep", "x", "--base", "true", "-p", "a=1"], ["token", "list"],
+]  # fmt: skip
+
+
+def call(*words: str, **env: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(main, list(words), env={"ROTA_TOKEN": None, "ROTA_URL": None, **env})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("words", TALKING, ids=" ".join)
+def test_no_server_is_69_and_says_what_to_do(words, tmp_path):
+    code, out, err = call(*words, ROTA_URL=f"http://127.0.0.1:{closed_port()}", HOME=str(tmp_path))
+    assert (code, out) == (69, "")
+    assert err.startswith("rota: no server answers at http://127.0.0.1:") and "rota up" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", TALKING, ids=" ".join)
+@pytest.mark.parametrize(("status", "expected"), [("401 No", 77), ("403 No", 77), ("409 No", 75), ("422 No", 2)])
+def test_a_refusal_by_its_kind(words, status, expected):
+    body = {"detail": [{"loc": ["body", "gpu_count"], "msg": "too many"}]} if status[:3] == "422" else {"detail": "why"}
+    with stub(lambda asked: ok(body, status)) as server:
+        code, out, err = call(*words, ROTA_URL=server.url, ROTA_TOKEN="canary-token")
+    assert (code, out) == (expected, "")
+    assert err.startswith("rota: ") and "canary" not in err
+    assert "gpu_count" in err if expected == 2 else "why" in err
+
+
+def test_what_is_no_rota_server_is_69():
+    with stub(lambda asked: b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>") as server:
+        assert call("queue", ROTA_URL=server.url)[0] == 69
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://x", "unix://relative", "http://h:0"])
+def test_an_address_that_is_none_is_2(url):
+    code, _, err = call("queue", "--server", url)
+    assert code == 2 and url in err
+
+
+def test_a_token_file_that_others_can_read_is_not_used(tmp_path):
+    file = tmp_path / "rota" / "token"
+    file.parent.mkdir()
+    file.write_text("canary")
+    file.chmod(0o644)
+    code, _, err = call("queue", XDG_CONFIG_HOME=str(tmp_path), ROTA_URL="http://127.0.0.1:1")
+    assert code == 2 and "chmod 600" in err and "canary" not in err
+
+
+WORDS = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(["--json", "--", "-G", "-q", "-1", "0123456789ab", "--watch", "-p", "a=1", "--depends", "x", "-t",
+                     "nan", "--env", "=", "--server", "--attempt", "99999999999999999999", "--tail", "\0", "é\udcff"]),
+)  # fmt: skip
+SAFE = sorted(set(COMMANDS) - {"run", "srun", "local", "up", "serve", "service", "shims", "top", "skill", "login"})
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(SAFE), st.lists(WORDS, max_size=5))
+def test_any_line_ends_with_a_known_code(command, words):
+    """No server answers, and --watch may not be reached without one."""
+    words = [word for word in words if word != "--watch"]
+    env = {"ROTA_URL": "http://127.0.0.1:1", "ROTA_DATA_DIR": "/nonexistent/rota", "HOME": "/nonexistent"}
+    code, _, err = call(command, *words, **env)
+    assert code in KNOWN, (command, words, err)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help(name):
+    code, out, _ = call(name, "--help")
+    assert code == 0 and "usage: " in out.lower()
+
+
+def test_the_list_of_commands_names_them_all():
+    code, out, _ = call("--help")
+    assert code == 0 and all(f"\n  {name} " in out for name in COMMANDS)
+
+
+# -- tokens -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Server]:
+    with running_server() as made:
+        yield made
+
+
+def test_from_a_token_to_a_run_of_ones_own(fresh: Server, tmp_path: Path) -> None:
+    """An admin makes a token on the socket; ann logs in over TCP, and is ann from then on."""
+    token = fresh.out("token", "create", "--user", "ann", "--expires", "30d", "--note", "laptop", "-q").strip()
+    far = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": fresh.env["PYTHONPATH"],
+        "HOME": str(tmp_path),
+        "ROTA_URL": fresh.url,
+    }
+    assert fresh.rota("queue", env=far).returncode == 77
+    wrong = fresh.rota("login", "--stdin", env=far, stdin=None, input=b"rota_wrong")
+    assert wrong.returncode == 77 and not (tmp_path / ".config" / "rota" / "token").exists()
+    assert fresh.out("login", "--stdin", env=far, stdin=None, input=token.encode() + b"\n") == "ann (user)\n"
+    file = tmp_path / ".config" / "rota" / "token"
+    assert file.read_text() == token + "\n" and stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "ann (user)" in fresh.out("whoami", env=far)
+    denied = fresh.rota("token", "list", env=far)
+    assert denied.returncode == 77 and b"may not" in denied.stderr
+    listed = fresh.json("token", "list")
+    assert [(one["user"], one["note"]) for one in listed] == [("ann", "laptop")] and token not in str(listed)
+    assert fresh.rota("token", "create", "--user", "no spaces allowed").returncode == 2
+    fresh.out("token", "revoke", listed[0]["id"])
+    assert fresh.rota("queue", env=far).returncode == 77
+    assert fresh.rota("token", "revoke", "nothing").returncode == 75
+
+
+def test_tokens_without_a_server(tmp_path: Path) -> None:
+    env = {"ROTA_DATA_DIR": str(tmp_path / "data"), "HOME": str(tmp_path)}
+    code, out, err = call("token", "create", "--user", "ann", "--role", "admin", **env)
+    assert code == 0 and out.startswith("rota_"), err
+    code, listed, _ = call("token", "list", "--json", **env)
+    assert code == 0 and '"user": "ann"' in listed and out.strip() not in listed
+    token_id = listed.partition('"id": "')[2].partition('"')[0]
+    assert call("token", "revoke", token_id, **env)[0] == 0
+    assert "revoked" in call("token", "list", **env)[1]
+    assert call("token", "revoke", "nothing", **env)[0] == 75
+    assert call("token", "create", "--user", "shared", **env)[0] == 75
+
+
+def test_doctor_without_a_server_exits_1_and_says_what_next(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o777)
+    env = {
+        "ROTA_DATA_DIR": str(tmp_path / "data"),
+        "HOME": str(tmp_path),
+        "ROTA_URL": f"http://127.0.0.1:{closed_port()}",
+    }
+    code, out, _ = call("doctor", **env)
+    assert code == 1
+    assert "fail  server" in out and "rota up" in out
+    assert "fail  data directory" in out and "chmod go-w" in out
+
+
+def test_config_says_where_each_setting_came_from_and_no_secret(tmp_path: Path) -> None:
+    env = {"ROTA_PORT": "1234", "RESEARCH_AGENT_USER_AUTH_TOKEN": "canary", "HOME": str(tmp_path)}
+    code, out, _ = call("config", "show", "--origin", **env)
+    assert code == 0 and "canary" not in out
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    assert rows["port"] == ["1234", "ROTA_PORT"]
+    assert rows["shared_token"] == ["(set)", "RESEARCH_AGENT_USER_AUTH_TOKEN"]
+    assert rows["client.token"] == ["(set)", "RESEARCH_AGENT_USER_AUTH_TOKEN"]
+    assert call("config", "show", ROTA_PORT="many")[0] == 2
+
+
+def test_the_client_loads_nothing_heavy() -> None:
+    """What a submit has to import decides how long it takes."""
+    import subprocess
+
+    code = (
+        "import sys; import rota.cli.main, rota.cli.commands.submit, rota.cli.workspace, rota.client.sync; "
+        "heavy = {'asyncio', 'ssl', 'http.client', 'urllib.request', 'rich', 'fastapi', 'pydantic', 'sqlalchemy', "
+        "'subprocess', "
+        "'dataclasses', 'rota.config', 'rota.main', 'rota.core', 'rota.app'}; print(sorted(heavy & set(sys.modules)))"
+    )
+    env = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, check=False, timeout=60)
+    assert done.stdout == b"[]\n", (done.stdout, done.stderr)
