@@ -48,6 +48,7 @@ class Hub:
         self._owners: dict[str, str] = {}  # of live runs
         self._news = asyncio.Event()  # set, and replaced by another, at every batch
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
         self.last = 0  # seq of the newest event
         self.watchers = 0
 
@@ -59,6 +60,11 @@ class Hub:
         self.last = max(self.last, view.version)
         self._floor = self._ring[0].seq - 1 if self._ring else self.last
         self._owners = {run.id: run.user for run in view.runs.values()} | self._owners
+
+    def close(self) -> None:
+        """Watchers come to their end, and back to the next server."""
+        self._closed = True
+        self._news.set()
 
     def _hear(self, first: int, events: Sequence[e.Event]) -> None:
         """On the writer's thread: hand over and return at once."""
@@ -119,6 +125,8 @@ class Hub:
                 told = self._ring[index - self._base]
                 index += 1
                 yield told
+            if self._closed:
+                return
             if news is not self._news:  # something came while the last was sent
                 continue
             try:

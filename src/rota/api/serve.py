@@ -115,6 +115,8 @@ async def _serve(house: House, sockets: Sockets, ready: Callable[[], None], brok
         listening.append([sockets.lease])
 
     def stop() -> None:
+        house.leases.close()  # whoever waits is told to ask the next server, instead of holding this one up
+        house.hub.close()
         for server in servers:
             server.force_exit = server.should_exit  # asked twice: at once
             server.should_exit = True

@@ -28,6 +28,7 @@ from rota.core.run import ACTIVE, ENDED, Run, RunState
 
 router = APIRouter()
 RunId = Annotated[str, Path(max_length=200)]
+Grace = Annotated[float | None, Query(ge=0, le=86400, description="Until SIGKILL; by default the run's own.")]
 READY = frozenset({RunState.HELD})
 LIVE = frozenset(RunState) - ENDED
 REPORTED = {word: state for state, word in RUN_WORDS.items() if state is not RunState.LOST}
@@ -91,14 +92,18 @@ async def start_run(house: HouseDep, who: Caller, run_id: RunId, dry_run: DryRun
 
 
 @router.post("/runs/{run_id}/stop", summary="Stop a run", responses={200: {"model": Message}, **faults(400, 404, 409)})
-async def stop_run(house: HouseDep, who: Caller, run_id: RunId, dry_run: DryRun = False) -> Json:
+async def stop_run(
+    house: HouseDep, who: Caller, run_id: RunId, grace_seconds: Grace = None, dry_run: DryRun = False
+) -> Json:
     """One that waits is cancelled; one that runs gets its signal and, after its grace, is ended with all it forked."""
-    run = await _change(house, who, Cancel(run_id), dry_run, allowed=LIVE, refusal="Run is not active")
+    command = Cancel(run_id, grace_s=grace_seconds)
+    run = await _change(house, who, command, dry_run, allowed=LIVE, refusal="Run is not active")
     return Json(marked({"message": "Run stopped", "id": run.id, "status": RUN_WORDS[run.state]}, dry_run))
 
 
 class Again(Body):
     command: Text | None = None
+    argv: Annotated[list[Text], Field(min_length=1, max_length=10_000)] | None = None
     workdir: Annotated[str, Field(max_length=4096)] | None = None
     auto_start: bool = False
     origin_alert_id: Word | None = None
@@ -119,12 +124,14 @@ async def rerun_run(
         raise HTTPException(400, "Run command cannot be empty")
     if asked.workdir is not None and not asked.workdir.startswith("/"):
         raise Invalid("workdir: is not an absolute path", "workdir")
+    if asked.command is not None and asked.argv is not None:
+        raise Invalid("command: give either `command`, a line for the shell, or `argv`, a list of words", "command")
     wrap = asked.gpuwrap_config
     labels = {"origin_alert_id": asked.origin_alert_id or "", "wandb_dir": "", "tmux_pane": ""}
     labels |= compact({"gpuwrap_config": None if wrap is None else wrap.model_dump(exclude_none=True)})
     command = Rerun(
         run_id,
-        argv=None if asked.command is None else argv_of(asked.command),
+        argv=argv_of(asked.command) if asked.command is not None else tuple(asked.argv) if asked.argv else None,
         workdir=asked.workdir,
         labels=labels,
         held=not asked.auto_start,

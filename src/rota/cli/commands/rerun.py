@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from typing import Any
 
 import click
@@ -38,7 +37,7 @@ def command(run_id: str, restore: str | None, command: tuple[str, ...], server: 
             workdir = restored(client.workspace(old.id), old.workdir, os.path.abspath(restore), options["dry_run"])
         run = client.rerun(
             old.id,
-            command=shlex.join(command) if command else None,
+            argv=command or None,
             workdir=workdir,
             held=options["held"],
             dry_run=options["dry_run"],

@@ -1,0 +1,137 @@
+"""Connections: how long and how much is waited for, before there is a request at all. Real sockets, a small app."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from rota.api import serve
+from rota.app.errors import CannotStart
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def talk(what: Talk) -> None:
+    async def inside() -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = serve._Server(serve._config(app))
+        task = asyncio.create_task(server.serve([listening]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        try:
+            async with asyncio.timeout(60):
+                await what(reader, writer)
+        finally:
+            writer.close()
+            server.should_exit = True
+            await task
+
+    asyncio.run(inside())
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "HEAD_WITHIN_S", 0.3)
+
+
+def test_who_says_nothing_is_not_waited_for() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == b""
+
+    talk(silent)
+
+
+def test_nor_who_says_half_a_head() -> None:
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD)
+        assert await reader.read() == b""
+
+    talk(half)
+
+
+def test_nor_half_of_a_second_one() -> None:
+    """A first good request buys no time for the next."""
+
+    async def second(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b"200 OK" in await reader.readuntil(b"ok")
+        writer.write(HEAD)
+        assert await reader.read() == b""
+
+    talk(second)
+
+
+def test_nor_a_body_that_nobody_wants_any_more() -> None:
+    async def rest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + b"content-length: 1000000\r\n\r\n")
+        assert b"200 OK" in await reader.readuntil(b"ok")
+        with pytest.raises((ConnectionError, EOFError)):
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+                if reader.at_eof():
+                    raise EOFError
+
+    talk(rest)
+
+
+@pytest.mark.parametrize("piece", [b"a" * 4096, b"x: " + b"a" * 4091 + b"\r\n"])
+def test_a_head_has_an_end(piece: bytes) -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD if piece.startswith(b"x") else HEAD + b"y: ")
+        sent = 0
+        try:
+            while sent < 10 * serve.MAX_HEAD and not reader.at_eof():
+                writer.write(piece)
+                await writer.drain()
+                sent += len(piece)
+            assert b" 400 " in await reader.read()
+        except ConnectionError:
+            pass
+        assert sent < 10 * serve.MAX_HEAD
+
+    talk(endless)
+
+
+def test_a_long_body_is_no_long_head() -> None:
+    async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size = 20 * serve.MAX_HEAD
+        for _ in range(3):
+            writer.write(HEAD + b"content-length: %d\r\n\r\n" % size + b"x" * size)
+            await writer.drain()
+            assert b"200 OK" in await reader.readuntil(b"ok")
+
+    talk(whole)
+
+
+@pytest.mark.parametrize(("host", "loopback"), [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True)])
+def test_loopback(host: str, loopback: bool) -> None:
+    assert serve.is_loopback(host) is loopback
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "localhost.evil.example", "127.0.0.1.nip.io", "2130706433"])
+def test_not_loopback(host: str) -> None:
+    assert not serve.is_loopback(host)
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotStart, match=f"port {port}.*--port"):
+            serve.listen("127.0.0.1", port, 0)
+        with pytest.raises(CannotStart, match="--lease-port"):
+            serve.listen("127.0.0.1", 0, port)
+    with pytest.raises(CannotStart, match="no address"):
+        serve.listen("nowhere.invalid", 0, 0)

@@ -1,0 +1,101 @@
+"""`rota up`, as a newcomer meets it: what it says is true, and the command it suggests works as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.app.house import PATIENCE_S
+from tests.doors.server import curl
+
+ROTA = str(Path(sys.executable).with_name("rota"))
+
+
+def clean_env(where: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(where)}
+
+
+@contextmanager
+def up(where: Path) -> Iterator[list[str]]:
+    """The lines it says until it is ready."""
+    argv = [ROTA, "up", "--port", "0", "--lease-port", "0", "--data-dir", str(where / "data"), "--nodes", "1"]
+    with (where / "log").open("ab") as log:
+        process = subprocess.Popen(
+            [*argv, "--gpus", "2"], cwd=where, env=clean_env(where), stdout=subprocess.PIPE, stderr=log
+        )
+    try:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line.decode().rstrip())
+            if "Ctrl-C" in said[-1]:
+                break
+        yield said
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+
+
+def word_after(said: list[str], name: str) -> str:
+    (line,) = [line for line in said if line.strip().startswith(name)]
+    return line.split(name)[1].split()[0]
+
+
+def test_what_it_says_is_true(tmp_path: Path) -> None:
+    with up(tmp_path) as said:
+        assert "1 node, 2 SIMULATED GPUs" in said[0]
+        url = re.search(r"http://[0-9.:]+[0-9]", said[0])
+        assert url is not None
+        link = word_after(said, "log in")
+        first = curl(link)
+        assert (first.status, first.headers["location"]) == (303, "/")
+        cookie = first.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert curl(link).status == 401  # once
+        session = cookie.partition(";")[0]
+        assert curl(f"{url[0]}/whoami", headers=[f"Cookie: {session}"]).ok()["role"] == "admin"
+        token = Path(word_after(said, "admin token"))
+        assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        assert curl(f"{url[0]}/runs").status == 401
+        assert curl(f"{url[0]}/runs", headers=[f"X-Auth-Token: {token.read_text().strip()}"]).ok() == []
+        assert curl(word_after(said, "reference")).status == 200
+        command = said[said.index("Try, in another terminal:") + 1]
+        assert "submit --follow -G 2" in command
+        done = subprocess.run(
+            ["env", *shlex.split(command)],
+            cwd=tmp_path,
+            env=clean_env(tmp_path),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, "my GPUs are 0,1\n"), done.stderr
+
+
+def test_the_token_stays(tmp_path: Path) -> None:
+    with up(tmp_path) as said:
+        first = Path(word_after(said, "admin token")).read_text()
+    with up(tmp_path) as said:
+        assert Path(word_after(said, "admin token")).read_text() == first
+    assert first.strip() not in (tmp_path / "log").read_text()
+
+
+def test_a_taken_port_is_named_before_anything_is_opened(tmp_path: Path) -> None:
+    with up(tmp_path) as said:
+        port = said[0].rpartition(":")[0].rpartition(":")[2]
+        argv = [ROTA, "up", "--port", port, "--lease-port", "0", "--data-dir", str(tmp_path / "other")]
+        done = subprocess.run(argv, env=clean_env(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 75
+    assert f"port {port}" in done.stderr
+    assert "--port" in done.stderr
+    assert not (tmp_path / "other").exists()
