@@ -22,6 +22,8 @@ MOST = 1 << 62
 SEND_WITHIN_S = 30.0
 TOO_SLOW = 4008  # of a WebSocket; what was not read can be had again with `after`
 FULL = 4013
+RESTARTING = 1012
+REASONS = {TOO_SLOW: "too slow: come back with ?after=", FULL: "too many watchers", RESTARTING: "come back"}
 After = Annotated[int | None, Query(ge=0, le=MOST, description="The `seq` of the last event you have.")]
 
 
@@ -39,7 +41,7 @@ async def events(
 ) -> Response:
     """Without `after` and `Last-Event-ID`: from now on. With either: first all that came after that event."""
     place = after
-    if last_event_id is not None and last_event_id.isdigit():  # a browser that comes back; an odd one begins anew
+    if last_event_id is not None and _is_number(last_event_id):  # a browser that comes back; an odd one begins anew
         place = min(int(last_event_id), MOST)
     if house.hub.watchers >= MAX_WATCHERS:
         return Json({"detail": f"{MAX_WATCHERS} are watching already"}, 503, {"Retry-After": "5"})
@@ -63,16 +65,16 @@ async def websocket(socket: WebSocket, after: str = "") -> None:
     house: House = socket.app.state.house
     who: Principal = socket.scope["rota.who"]
     await socket.accept()
-    place = min(int(after), MOST) if after.isdigit() and len(after) < 30 else None
+    place = min(int(after), MOST) if _is_number(after) else None
     listening = asyncio.create_task(_until_gone(socket))
     telling = asyncio.create_task(_tell(house, who, socket, place))
     done, rest = await asyncio.wait({listening, telling}, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
-    code = next((task.result() for task in done if task.result()), 0)
-    if code:
-        await socket.close(code, "too slow: come back with ?after=" if code == TOO_SLOW else "too many watchers")
+    if listening not in done:  # else it has left by itself
+        code = telling.result()
+        await socket.close(code, REASONS.get(code, ""))
 
 
 async def _tell(house: House, who: Principal, socket: WebSocket, after: int | None) -> int:
@@ -85,9 +87,9 @@ async def _tell(house: House, who: Principal, socket: WebSocket, after: int | No
         return TOO_SLOW
     except TooMany:
         return FULL
-    except (WebSocketDisconnect, RuntimeError):  # gone while we wrote to it
-        return 0
-    return 0
+    except (WebSocketDisconnect, RuntimeError):  # gone while we wrote to it: the listener hears of it too
+        await asyncio.Event().wait()
+    return RESTARTING
 
 
 async def _until_gone(socket: WebSocket) -> int:
@@ -101,3 +103,7 @@ def _for(house: House, who: Principal, told: Told) -> bool:
     if not house.settings.private or who.role is Role.ADMIN or told.owner is None:
         return True
     return told.owner == who.owner
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 30

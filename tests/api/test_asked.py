@@ -1,0 +1,139 @@
+"""From a request to a Submit: one way for all doors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rota.api.asked import Extras, compact, gpus_by_default, spec_of, submit_of
+from rota.api.house import House
+from rota.app.authz import Principal, Role
+from rota.app.errors import Forbidden, Invalid
+from rota.core.run import When
+
+ADMIN = Principal("root", Role.ADMIN)
+
+
+def spec(house: House, extras: dict[str, Any] | None = None, **more: Any) -> Any:
+    given = {"name": "a", "command": "true", "gpus": 1, **more}
+    return spec_of(house, ADMIN, Extras(**(extras or {})), **given)
+
+
+def test_a_line_goes_to_a_shell_and_words_do_not(house: House) -> None:
+    assert spec(house, command="echo $HOME").argv == ("/bin/sh", "-c", "echo $HOME")
+    assert spec(house, {"argv": ["echo", "$HOME"]}, command=None).argv == ("echo", "$HOME")
+
+
+def test_it_is_one_or_the_other(house: House) -> None:
+    for extras, command in (({}, None), ({"argv": ["a"]}, "b"), ({}, " \n"), ({}, "")):
+        with pytest.raises(Invalid) as caught:
+            spec(house, extras, command=command)
+        assert caught.value.field == "command"
+
+
+def test_where_it_works(house: House) -> None:
+    assert spec(house).workdir == house.workdir
+    assert spec(house, workdir="/tmp").workdir == "/tmp"
+    assert spec(house, workdir="below").workdir == f"{house.workdir}/below"
+    with pytest.raises(Invalid):
+        spec(house, workdir="  ")
+
+
+def test_everything_asked_for_arrives(house: House) -> None:
+    extras = {
+        "gpu_memory_gb": 1.5, "gpu_type": "H100", "nodes": 2, "span": True, "cpus": 3, "memory_gb": 4.0, "env": {"A": "b"},
+        "estimated_duration_seconds": 60, "time_limit_seconds": 120, "max_retries": 5, "retry_failures": True,
+        "depends_on": ["x", {"run_id": "y", "when": "ended"}], "tags": ["t"], "preemptible": True, "checkpoint_signal": 10,
+        "grace_seconds": 1.0, "terminal": True, "umask": 0o077,
+    }  # fmt: skip
+    made = spec(house, extras, gpus=2, priority=3, labels={"run_id": "l"}, group="g")
+    assert (made.request.gpus, made.request.nodes, made.request.span, made.request.cpus) == (2, 2, True, 3)
+    assert (made.request.gpu_type, made.request.gpu_memory_gb, made.request.memory_gb) == ("H100", 1.5, 4.0)
+    assert (made.estimate_s, made.time_limit_s, made.max_retries, made.retry_failures) == (60, 120, 5, True)
+    assert [(d.run_id, d.when) for d in made.depends_on] == [("x", When.SUCCEEDED), ("y", When.ENDED)]
+    assert (made.preemptible, made.checkpoint_signal, made.grace_s, made.terminal, made.umask) == (True, 10, 1.0, True, 0o077)
+    assert made.labels == {"tags": '["t"]', "run_id": "l"}
+    assert (made.priority, made.group, made.env) == (3, "g", {"A": "b"})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"nodes": -1}, {"cpus": 2**63}, {"memory_gb": float("nan")}, {"gpu_memory_gb": float("inf")}, {"max_retries": 101},
+        {"umask": 0o1000}, {"checkpoint_signal": 0}, {"time_limit_seconds": 0}, {"env": {"A": 1}}, {"argv": []}, {"tags": "x"},
+        {"depends_on": [{"when": "ended"}]}, {"depends_on": [{"run_id": "x", "when": "never"}]}, {"argv": ["a"] * 10_001},
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_by_its_field(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Extras(**bad)
+    assert {error["loc"][0] for error in caught.value.errors()} == set(bad)
+
+
+@pytest.mark.parametrize(
+    ("by", "role", "counts"),
+    [
+        ("open", Role.ADMIN, True), ("shared", Role.ADMIN, True), ("token", Role.ADMIN, False), ("token", Role.USER, False),
+        ("cookie", Role.ADMIN, False), ("socket", Role.ADMIN, False), ("pid", Role.USER, False), ("", Role.ADMIN, False),
+    ],
+)  # fmt: skip
+def test_a_user_in_the_body_counts_only_where_nobody_is_known(house: House, by: str, role: Role, counts: bool) -> None:
+    who = Principal("ann", role)
+    made = submit_of(spec(house), who, by, Extras(), user="ben", held=False, key=None)
+    assert made.user == ("ben" if counts else "")
+
+
+def test_a_key_in_the_header_wins_over_one_in_the_body(house: House) -> None:
+    extras = Extras(idempotency_key="body")
+    for header, key in (("header", "header"), (None, "body"), ("", "body")):
+        assert submit_of(spec(house), ADMIN, "token", extras, user=None, held=True, key=header).key == key
+
+
+def test_a_workspace_goes_with_it_as_a_record(house: House) -> None:
+    extras = Extras(**{"workspace": {"commit": "abc", "dirty": True}})  # type: ignore[arg-type]
+    (draft,) = submit_of(spec(house), ADMIN, "token", extras, user=None, held=False, key=None).records
+    assert (draft.kind, draft.id) == ("workspace", "")
+    assert json.loads(draft.body)["commit"] == "abc"
+
+
+def test_a_gpu_is_asked_for_where_there_are_any(house: House) -> None:
+    assert gpus_by_default(house) == 1
+
+
+def test_labels_of_what_is_there() -> None:
+    assert compact({"a": "x", "b": None, "c": {"d": 1}, "e": ""}) == {"a": "x", "c": '{"d": 1}', "e": ""}
+
+
+class TestAccounts:
+    """Of a server that runs as root; elsewhere every run has the server's account."""
+
+    @pytest.fixture
+    def root(self, house: House, monkeypatch: pytest.MonkeyPatch) -> House:
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+        return house
+
+    def test_an_admin_chooses(self, root: House) -> None:
+        assert root.account_for(ADMIN, None) is None
+        assert root.account_for(ADMIN, "daemon") == "daemon"
+
+    def test_a_person_is_oneself(self, root: House) -> None:
+        me = Principal("daemon", Role.USER)
+        assert root.account_for(me, None) == root.account_for(me, "daemon") == "daemon"
+        assert root.account_for(Principal("bot", Role.AGENT, "daemon"), None) == "daemon"
+        for other in ("root", "nobody", "nowhere-to-be-found", "a\0b"):
+            with pytest.raises(Forbidden):
+                root.account_for(me, other)
+
+    def test_nobody_but_an_admin_is_root(self, root: House) -> None:
+        for who in (Principal("root", Role.USER), Principal("bot", Role.AGENT, "root")):
+            with pytest.raises(Forbidden):
+                root.account_for(who, None)
+
+    def test_elsewhere_there_is_one_account(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.geteuid", lambda: 1)
+        assert house.account_for(Principal("ann", Role.USER), None) is None
+        with pytest.raises(Forbidden):
+            house.account_for(ADMIN, "root")
