@@ -104,7 +104,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await PlainTextResponse(str(len(body)))(scope, receive, send)
 
 
-def call(
+def call(  # noqa: PLR0917 - a request has so many parts
     guard: Guard,
     path: str = "/runs",
     method: str = "GET",
@@ -116,7 +116,7 @@ def call(
     return asyncio.run(acall(guard, path, method, headers, body, client, kind))
 
 
-async def acall(
+async def acall(  # noqa: PLR0917
     guard: Guard,
     path: str = "/runs",
     method: str = "GET",
@@ -125,7 +125,7 @@ async def acall(
     client: str = HERE,
     kind: str = "http",
 ) -> Answer:
-    """`headers` with an empty "host" are sent without one. Of a websocket: status 101, or the code it was closed with."""
+    """A header of "-" is not sent. Of a websocket: status 101, or the code it was closed with."""
     given = {"host": "127.0.0.1:10000", **(headers or {})}
     raw = [(name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in given.items() if value != "-"]
     scope: dict[str, Any] = {"type": kind, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": raw}

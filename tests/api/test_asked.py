@@ -44,9 +44,11 @@ def test_where_it_works(house: House) -> None:
 
 def test_everything_asked_for_arrives(house: House) -> None:
     extras = {
-        "gpu_memory_gb": 1.5, "gpu_type": "H100", "nodes": 2, "span": True, "cpus": 3, "memory_gb": 4.0, "env": {"A": "b"},
+        "gpu_memory_gb": 1.5, "gpu_type": "H100", "nodes": 2, "span": True, "cpus": 3, "memory_gb": 4.0,
+        "env": {"A": "b"},
         "estimated_duration_seconds": 60, "time_limit_seconds": 120, "max_retries": 5, "retry_failures": True,
-        "depends_on": ["x", {"run_id": "y", "when": "ended"}], "tags": ["t"], "preemptible": True, "checkpoint_signal": 10,
+        "depends_on": ["x", {"run_id": "y", "when": "ended"}], "tags": ["t"], "preemptible": True,
+        "checkpoint_signal": 10,
         "grace_seconds": 1.0, "terminal": True, "umask": 0o077,
     }  # fmt: skip
     made = spec(house, extras, gpus=2, priority=3, labels={"run_id": "l"}, group="g")
@@ -54,7 +56,13 @@ def test_everything_asked_for_arrives(house: House) -> None:
     assert (made.request.gpu_type, made.request.gpu_memory_gb, made.request.memory_gb) == ("H100", 1.5, 4.0)
     assert (made.estimate_s, made.time_limit_s, made.max_retries, made.retry_failures) == (60, 120, 5, True)
     assert [(d.run_id, d.when) for d in made.depends_on] == [("x", When.SUCCEEDED), ("y", When.ENDED)]
-    assert (made.preemptible, made.checkpoint_signal, made.grace_s, made.terminal, made.umask) == (True, 10, 1.0, True, 0o077)
+    assert (made.preemptible, made.checkpoint_signal, made.grace_s, made.terminal, made.umask) == (
+        True,
+        10,
+        1.0,
+        True,
+        0o077,
+    )
     assert made.labels == {"tags": '["t"]', "run_id": "l"}
     assert (made.priority, made.group, made.env) == (3, "g", {"A": "b"})
 
@@ -62,9 +70,12 @@ def test_everything_asked_for_arrives(house: House) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"nodes": -1}, {"cpus": 2**63}, {"memory_gb": float("nan")}, {"gpu_memory_gb": float("inf")}, {"max_retries": 101},
-        {"umask": 0o1000}, {"checkpoint_signal": 0}, {"time_limit_seconds": 0}, {"env": {"A": 1}}, {"argv": []}, {"tags": "x"},
-        {"depends_on": [{"when": "ended"}]}, {"depends_on": [{"run_id": "x", "when": "never"}]}, {"argv": ["a"] * 10_001},
+        {"nodes": -1}, {"cpus": 2**63}, {"memory_gb": float("nan")}, {"gpu_memory_gb": float("inf")},
+        {"max_retries": 101},
+        {"umask": 0o1000}, {"checkpoint_signal": 0}, {"time_limit_seconds": 0}, {"env": {"A": 1}}, {"argv": []},
+        {"tags": "x"},
+        {"depends_on": [{"when": "ended"}]}, {"depends_on": [{"run_id": "x", "when": "never"}]},
+        {"argv": ["a"] * 10_001},
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_by_its_field(bad: dict[str, Any]) -> None:
@@ -76,24 +87,26 @@ def test_what_makes_no_sense_is_refused_by_its_field(bad: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("by", "role", "counts"),
     [
-        ("open", Role.ADMIN, True), ("shared", Role.ADMIN, True), ("token", Role.ADMIN, False), ("token", Role.USER, False),
-        ("cookie", Role.ADMIN, False), ("socket", Role.ADMIN, False), ("pid", Role.USER, False), ("", Role.ADMIN, False),
+        ("open", Role.ADMIN, True), ("shared", Role.ADMIN, True), ("token", Role.ADMIN, False), ("token", Role.USER,
+        False),
+        ("cookie", Role.ADMIN, False), ("socket", Role.ADMIN, False), ("pid", Role.USER, False), ("", Role.ADMIN,
+        False),
     ],
 )  # fmt: skip
 def test_a_user_in_the_body_counts_only_where_nobody_is_known(house: House, by: str, role: Role, counts: bool) -> None:
     who = Principal("ann", role)
-    made = submit_of(spec(house), who, by, Extras(), user="ben", held=False, key=None)
+    made = submit_of(spec(house), who, by, Extras.model_validate({}), user="ben", held=False, key=None)
     assert made.user == ("ben" if counts else "")
 
 
 def test_a_key_in_the_header_wins_over_one_in_the_body(house: House) -> None:
-    extras = Extras(idempotency_key="body")
+    extras = Extras.model_validate({"idempotency_key": "body"})
     for header, key in (("header", "header"), (None, "body"), ("", "body")):
         assert submit_of(spec(house), ADMIN, "token", extras, user=None, held=True, key=header).key == key
 
 
 def test_a_workspace_goes_with_it_as_a_record(house: House) -> None:
-    extras = Extras(**{"workspace": {"commit": "abc", "dirty": True}})  # type: ignore[arg-type]
+    extras = Extras.model_validate({"workspace": {"commit": "abc", "dirty": True}})
     (draft,) = submit_of(spec(house), ADMIN, "token", extras, user=None, held=False, key=None).records
     assert (draft.kind, draft.id) == ("workspace", "")
     assert json.loads(draft.body)["commit"] == "abc"

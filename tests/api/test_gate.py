@@ -84,7 +84,17 @@ class TestTokens:
     def test_only_the_whole_token_counts(self, house: House) -> None:
         gate = gate_of(house.service, login_tries=1000)
         secret, token = issue(house.service, gate)
-        close = (secret[:-1], secret + "a", secret.upper(), secret.lower(), secret[5:], token.id, token.hash, " ", "rota_")
+        close = (
+            secret[:-1],
+            secret + "a",
+            secret.upper(),
+            secret.lower(),
+            secret[5:],
+            token.id,
+            token.hash,
+            " ",
+            "rota_",
+        )
         assert all(come(gate, guess) == g.UNAUTHORISED for guess in close if guess != secret)
 
     def test_an_agent_owns_what_its_person_owns(self, house: House) -> None:
@@ -225,7 +235,7 @@ class TestBrowsers:
 
     def test_forged_ones_are_not_believed(self, house: House) -> None:
         clock = Clock()
-        gate, cookie, token = self.session(house, clock)
+        gate, cookie, _ = self.session(house, clock)
         _, admin = issue(house.service, gate, "root", "admin")
         payload, _, mac = cookie.partition(".")
         other = base64.urlsafe_b64encode(json.dumps([admin.id, int(clock.at) + 10**6]).encode()).decode()

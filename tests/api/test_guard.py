@@ -1,4 +1,4 @@
-"""What stands before every route, called as a server would call it, around an app that only says how long the body was."""
+"""What stands before every route, called as a server would, around an app that only says how long the body was."""
 
 from __future__ import annotations
 
@@ -24,20 +24,25 @@ def guard(shared: House) -> Guard:
 
 
 def with_settings(house: House, **changes: Any) -> House:
-    return replace_house(house, settings=replace(house.settings, **changes))
-
-
-def replace_house(house: House, **changes: Any) -> House:
-    made = {name: getattr(house, name) for name in House.__slots__ if name not in ("agents", "groups", "bell")}
-    return House(**{**made, **changes})
+    return replace(house, settings=replace(house.settings, **changes))
 
 
 class TestHost:
-    OURS = ("127.0.0.1:10000", "127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:10000", "[::1]", "10.1.2.3:80", "0.0.0.0:9")
+    OURS = (
+        "127.0.0.1:10000",
+        "127.0.0.1",
+        "localhost:1",
+        "LOCALHOST",
+        "[::1]:10000",
+        "[::1]",
+        "10.1.2.3:80",
+        "0.0.0.0:9",
+    )
     FOREIGN = (
         "evil.example", "evil.example:10000", "127.0.0.1.nip.io", "localhost.evil.example", "evil.example:127.0.0.1",
         "localhost:evil.example", "evil.example#localhost", "localhost@evil.example", "127.1", "2130706433", "0x7f.1",
-        "localhost.", ":10000", "::1", "a" * 5000, "\ud83d".encode("utf-8", "replace").decode(), "127.0.0.1:10000, evil",
+        "localhost.", ":10000", "::1", "a" * 5000, "\ud83d".encode("utf-8", "replace").decode(),
+        "127.0.0.1:10000, evil",
     )  # fmt: skip
 
     @pytest.mark.parametrize("host", OURS)
@@ -57,7 +62,9 @@ class TestHost:
         assert call(guard, headers={"host": "", **SESAME}).status == 421
 
     def test_this_machine_and_what_the_settings_name(self, shared: House) -> None:
-        told = with_settings(shared, allowed_hosts=("gpu.lab",), server_url="https://rota.example:8443/x", host="10.9.8.7")
+        told = with_settings(
+            shared, allowed_hosts=("gpu.lab",), server_url="https://rota.example:8443/x", host="10.9.8.7"
+        )
         guard = Guard(echo, told)
         for host in ("gpu.lab:10000", "GPU.lab", "rota.example", "rota.example:8443", socket.gethostname()):
             assert call(guard, headers={"host": host, **SESAME}).status == 200, host
@@ -115,7 +122,7 @@ class TestPages:
         gate = gate_of(house.service)
         secret, _ = issue(house.service, gate)
         cookie = gate.redeem("here", secret)
-        guard = Guard(echo, replace_house(house, gate=gate))
+        guard = Guard(echo, replace(house, gate=gate))
         jar = {"cookie": f'theirs={{"a":1}}; rota_session="{cookie}"; other=x'}
         assert call(guard, headers=jar).status == 200
         for method in ("POST", "PUT", "PATCH", "DELETE"):
@@ -125,7 +132,15 @@ class TestPages:
         assert call(guard, "/ws", kind="websocket", headers=jar).status == 101, "whose Origin is checked above"
 
     def test_odd_cookies_are_nobody(self, guard: Guard) -> None:
-        for jar in ("rota_session", "rota_session=", "rota_session=a.b", "=;=;", ";" * 10_000, "rota_session=\x01", "é=é"):
+        for jar in (
+            "rota_session",
+            "rota_session=",
+            "rota_session=a.b",
+            "=;=;",
+            ";" * 10_000,
+            "rota_session=\x01",
+            "é=é",
+        ):
             assert call(guard, headers={"cookie": jar}).status == 401
 
 
@@ -134,7 +149,9 @@ class TestTokens:
         assert call(guard, headers={"authorization": "Bearer open sesame"}).status == 200
         assert call(guard, headers={"authorization": "bearer  open sesame "}).status == 200
 
-    @pytest.mark.parametrize("value", ["open sesame", "Basic open sesame", "Bearer", "Bearer ", "BearerX open sesame", ""])
+    @pytest.mark.parametrize(
+        "value", ["open sesame", "Basic open sesame", "Bearer", "Bearer ", "BearerX open sesame", ""]
+    )
     def test_other_schemes_will_not(self, guard: Guard, value: str) -> None:
         assert call(guard, headers={"authorization": value}).status == 401
 
@@ -143,7 +160,7 @@ class TestTokens:
         assert call(guard, headers={"x-auth-token": "open sesame", "authorization": "Bearer wrong"}).status == 200
 
     def test_a_token_beyond_ascii_is_one(self, house: House) -> None:
-        guard = Guard(echo, replace_house(house, gate=gate_of(house.service, shared="pässwört")))
+        guard = Guard(echo, replace(house, gate=gate_of(house.service, shared="pässwört")))
         assert call(guard, headers={"x-auth-token": "pässwört"}).status == 200
         assert call(guard, headers={"x-auth-token": "p\udcff"}).status == 401
 
@@ -155,7 +172,9 @@ class TestTokens:
 class TestOpenRoutes:
     READ = ("/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login")
 
-    @pytest.mark.parametrize("path", [*READ, "/prompt-skills", "/prompt-skills/x", "/prompt-skills/x/y", "/static/x.css"])
+    @pytest.mark.parametrize(
+        "path", [*READ, "/prompt-skills", "/prompt-skills/x", "/prompt-skills/x/y", "/static/x.css"]
+    )
     def test_open(self, guard: Guard, path: str) -> None:
         answer = call(guard, path)
         assert answer.status == 200
@@ -289,7 +308,7 @@ class TestPace:
         gate = gate_of(house.service)
         bot, _ = issue(house.service, gate, "bot", "agent", acts_for="ann")
         ann, _ = issue(house.service, gate, "ann", "user")
-        slow = replace_house(house, gate=gate, settings=replace(house.settings, agent_calls=1))
+        slow = replace(house, gate=gate, settings=replace(house.settings, agent_calls=1))
         guard = Guard(echo, slow)
         statuses = [call(guard, headers={"x-auth-token": bot}).status for _ in range(12)]
         assert statuses == [200] * 10 + [429] * 2
@@ -303,7 +322,7 @@ class TestPace:
         assert not any(people.take("ann", i / 5000) for i in range(50_000))
 
     def test_too_many_guesses_say_how_long_to_wait(self, house: House) -> None:
-        guard = Guard(echo, replace_house(house, gate=gate_of(house.service, shared="sesame", login_tries=2)))
+        guard = Guard(echo, replace(house, gate=gate_of(house.service, shared="sesame", login_tries=2)))
         answers = [call(guard, headers={"x-auth-token": "wrong"}) for _ in range(3)]
         assert [answer.status for answer in answers] == [401, 401, 429]
         assert answers[-1].headers["retry-after"] == "60"

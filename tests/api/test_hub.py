@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing as _aclosing
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +25,11 @@ from rota.core import events as e
 from rota.core.resources import Request
 from rota.core.run import Cause, Exit, RunState, Spec
 from tests.api.kit import ROOT
+
+
+def aclosing(stream: AsyncIterator[Told | None]) -> Any:
+    closing: Any = stream  # a generator, which has more to it than its type says
+    return _aclosing(closing)
 
 
 class Ledger:
@@ -93,7 +99,8 @@ class Watcher:
     """Reads when told to, and comes back where it was when it was dropped."""
 
     def __init__(self, hub: Hub, after: int) -> None:
-        self._hub, self.got, self._last = hub, [], after
+        self._hub, self._last = hub, after
+        self.got: list[int] = []
         self.dropped = 0
         self._stream: AsyncIterator[Told | None] | None = None
 
@@ -244,7 +251,14 @@ def test_whose_they_are() -> None:
     async def story(ledger: Ledger, hub: Hub) -> None:
         ledger.users = {"a" * 12: "ann", "b" * 12: "ben"}
         exit = Exit(cause=Cause.EXITED, code=1)
-        ended = {"at": 0.0, "by": "rota", "run_id": "a" * 12, "attempt_id": "a" * 12 + ".1", "exit": exit, "gpu_s": 0.0}
+        ended: dict[str, Any] = {
+            "at": 0.0,
+            "by": "rota",
+            "run_id": "a" * 12,
+            "attempt_id": "a" * 12 + ".1",
+            "exit": exit,
+            "gpu_s": 0.0,
+        }
         ledger.commit(
             submitted("a" * 12, "ann"),
             submitted("b" * 12, "ben"),

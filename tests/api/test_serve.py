@@ -115,12 +115,16 @@ def test_a_long_body_is_no_long_head() -> None:
     talk(whole)
 
 
-@pytest.mark.parametrize(("host", "loopback"), [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True)])
+@pytest.mark.parametrize(
+    ("host", "loopback"), [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True)]
+)
 def test_loopback(host: str, loopback: bool) -> None:
     assert serve.is_loopback(host) is loopback
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "localhost.evil.example", "127.0.0.1.nip.io", "2130706433"])
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "", "10.0.0.1", "localhost.evil.example", "127.0.0.1.nip.io", "2130706433"]
+)
 def test_not_loopback(host: str) -> None:
     assert not serve.is_loopback(host)
 

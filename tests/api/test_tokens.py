@@ -49,8 +49,10 @@ def test_its_time() -> None:
 @pytest.mark.parametrize(
     ("field", "given"),
     [
-        ("user", {"user": ""}), ("user", {"user": "a" * 65}), ("user", {"user": "ann ben"}), ("user", {"user": "ann\n"}),
-        ("user", {"user": "аnn"}), ("user", {"user": "ann/.."}), ("user", {"user": "$(id)"}), ("user", {"user": "a\0b"}),
+        ("user", {"user": ""}), ("user", {"user": "a" * 65}), ("user", {"user": "ann ben"}), ("user",
+        {"user": "ann\n"}),
+        ("user", {"user": "аnn"}), ("user", {"user": "ann/.."}), ("user", {"user": "$(id)"}), ("user",
+        {"user": "a\0b"}),
         ("user", {"user": "rota"}), ("user", {"user": "shared"}), ("user", {"user": "anonymous"}),
         ("role", {"role": "root"}), ("role", {"role": "ADMIN"}), ("role", {"role": ""}),
         ("acts_for", {"role": "agent"}), ("acts_for", {"role": "user", "acts_for": "ben"}),

@@ -124,7 +124,8 @@ class Lab(Server):
 
 def document() -> dict[str, Any]:
     """The API document, as the server would serve it."""
-    return the_app().openapi()
+    found: dict[str, Any] = the_app().openapi()
+    return found
 
 
 def the_app() -> Any:

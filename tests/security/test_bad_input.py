@@ -1,5 +1,5 @@
-"""Bad input, from a list: every field of every body, whole bodies, and paths. The answer is a 4xx that names the field, or
-the text is kept as the data it is; never a 5xx, never much work, never a file that is not ours to show.
+"""Bad input, from a list: every field of every body, whole bodies, and paths. The answer is a 4xx that names the field,
+or the text is kept as the data it is; never a 5xx, never much work, never a file that is not ours to show.
 
 Here nothing is started: the scheduler is paused, since a hostile value may be a command. What happens when such texts
 are run with, in all fields but the command, is in test_shell_text.
@@ -26,11 +26,15 @@ NAN, INF = float("nan"), float("inf")
 BIDI, ZERO_WIDTH, HOMOGLYPH = "abc\u202egnp.exe", "a\u200bb\u2060c\ufeff", "аdmin"
 VALUES: dict[str, Any] = {
     "null": None, "true": True, "zero": 0, "minus": -1, "half": 0.5, "31 bits": 2**31, "63 bits": 2**63,
-    "below 63 bits": -(2**63) - 1, "1000 bits": 2**1000, "tiny": 5e-324, "huge": 1e308, "nan": NAN, "inf": INF, "-inf": -INF,
+    "below 63 bits": -(2**63) - 1, "1000 bits": 2**1000, "tiny": 5e-324, "huge": 1e308, "nan": NAN, "inf": INF,
+    "-inf": -INF,
     "empty": "", "blank": " \t\n", "long": "x" * 200_000, "nul": "a\0b", "surrogate": "\ud800", "byte": "\udcff",
-    "bidi": BIDI, "zero width": ZERO_WIDTH, "homoglyph": HOMOGLYPH, "emoji": "🦊" * 10, "escape": "\x1b]8;;x\x07\x1b[2J",
-    "list": [], "object": {}, "nested": [[[]]], "list of null": [None], "list of nan": [NAN], "odd keys": {"": {"\0": NAN}},
-    "proto": {"__proto__": 1}, "many": list(range(20_000)), "wide": {str(i): i for i in range(20_000)}, "up": "../../etc/passwd",
+    "bidi": BIDI, "zero width": ZERO_WIDTH, "homoglyph": HOMOGLYPH, "emoji": "🦊" * 10,
+    "escape": "\x1b]8;;x\x07\x1b[2J",
+    "list": [], "object": {}, "nested": [[[]]], "list of null": [None], "list of nan": [NAN],
+    "odd keys": {"": {"\0": NAN}},
+    "proto": {"__proto__": 1}, "many": list(range(20_000)), "wide": {str(i): i for i in range(20_000)},
+    "up": "../../etc/passwd",
     "minus flag": "-rf", "sql": "'; DROP TABLE runs; --", "template": "{{7*7}}${7*7}#{7*7}%s%n",
 }  # fmt: skip
 NEVER = {"POST /orchestrator/start", "POST /acquire", "POST /login", "POST /gpu/initialize"}  # the last: tried below
@@ -64,7 +68,12 @@ class Room:
         job = lab.ask("POST", "/queue/submit", JOB).ok()["job_id"]
         node = lab.ask("GET", "/gpu/status").ok()["cluster_status"]["nodes"][0]["node_id"]
         self.names = {"run_id": run, "sweep_id": sweep, "alert_id": alert, "recommendation_id": advice, "job_id": job}
-        self.names |= {"node_id": node, "skill_id": "wild_v2_execution_ops_protocol", "session_id": "s", "token_id": "t"}
+        self.names |= {
+            "node_id": node,
+            "skill_id": "wild_v2_execution_ops_protocol",
+            "session_id": "s",
+            "token_id": "t",
+        }
 
     def send(self, route: str, body: Any, **more: Any) -> Answer:
         method, _, path = route.partition(" ")
@@ -131,7 +140,9 @@ def test_more_than_there_is_names_the_limit(room: Room, value: Any) -> None:
     assert "gpu_count" in str(answer.json)
 
 
-@pytest.mark.parametrize("name", [BIDI, ZERO_WIDTH, HOMOGLYPH, "<script>alert(1)</script>", "🦊", "e\u0301", "İ", "ß", "ﷺ"])
+@pytest.mark.parametrize(
+    "name", [BIDI, ZERO_WIDTH, HOMOGLYPH, "<script>alert(1)</script>", "🦊", "e\u0301", "İ", "ß", "ﷺ"]
+)
 def test_odd_names_are_kept_as_they_are_or_refused(room: Room, name: str) -> None:
     for route, body in (("POST /runs", {**RUN, "name": name}), ("POST /queue/submit", {**JOB, "run_id": name})):
         answer = room.send(route, body)
@@ -159,16 +170,27 @@ class TestBodies:
         assert answer.status == 413
 
     NOT_JSON = (
-        b"", b" ", b"{", b"}", b"[]", b"null", b"1", b'"x"', b"{'a':1}", b'{"name":}', b"\xff\xfe{}", b"\x80", b'{"name":"\xc3("}',
-        "{}".encode("utf-16"), "{}".encode("utf-32"), b"\xef\xbb\xbf{}", b'{"name":"a","command":"b"}{}', b"\0", b"a=b&c=d",
-        b"[" * 100_000, b'{"name":' * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
-        b'{"gpu_count":' + b"9" * 100_000 + b"}", b'{"x":' + b"1e" + b"9" * 1000 + b"}", b'{"name":"\\ud800"}', b'{"name":"\\u0000"}',
-        gzip.compress(b'{"name":"a","command":"b"}'), b"<a/>", b"-" * 1_000_000,
+        b"", b" ", b"{", b"}", b"[]", b"null", b"1", b'"x"', b"{'a':1}", b'{"name":}', b"\xff\xfe{}", b"\x80",
+        b'{"name":"\xc3("}',
+        "{}".encode("utf-16"), "{}".encode("utf-32"), b"\xef\xbb\xbf{}", b'{"name":"a","command":"b"}{}', b"\0",
+        b"a=b&c=d",
+        b"[" * 100_000, b'{"name":' * 100_000, b"[" * 100_000 + b"]" * 100_000,
+        b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+        b'{"gpu_count":' + b"9" * 100_000 + b"}", b'{"x":' + b"1e" + b"9" * 1000 + b"}", b'{"name":"\\ud800"}',
+        b'{"name":"\\u0000"}',
+        gzip.compress(b'{"name":"a","command":"b"}', mtime=0), b"<a/>", b"-" * 1_000_000,
     )  # fmt: skip
 
     @pytest.mark.parametrize("body", NOT_JSON, ids=lambda body: repr(body[:12]))
     def test_what_is_no_request(self, room: Room, body: bytes) -> None:
-        for route in ("POST /runs", "POST /queue/submit", "POST /sweeps", "PUT /runs/{run_id}", "POST /release", "POST /cluster"):
+        for route in (
+            "POST /runs",
+            "POST /queue/submit",
+            "POST /sweeps",
+            "PUT /runs/{run_id}",
+            "POST /release",
+            "POST /cluster",
+        ):
             answer = room.send(route, body)
             assert answer.status in (200, 400, 404, 422), (route, answer.status)
             assert answer.header("content-type") == "application/json"
@@ -186,7 +208,14 @@ class TestBodies:
                 ("POST /runs/{run_id}/metrics", {"rows": [{"x": bad}]}),
             ):
                 room.send(route, body)
-        for path in ("/cluster", "/journey/loop", "/sweeps", "/runs", f"/runs/{room.names['run_id']}/metrics", "/events?after=0"):
+        for path in (
+            "/cluster",
+            "/journey/loop",
+            "/sweeps",
+            "/runs",
+            f"/runs/{room.names['run_id']}/metrics",
+            "/events?after=0",
+        ):
             assert room.lab.ask("GET", path).status == 200, path
 
     def test_a_bomb_is_not_unpacked(self, room: Room) -> None:
@@ -204,7 +233,8 @@ class TestBodies:
         "parameters",
         [
             {name: list(range(100)) for name in "abc"}, {name: list(range(10)) for name in "abcdef"},
-            {"a": list(range(1_000_000 // 8))}, {str(i): [0, 1] for i in range(1000)}, {"x": list(range(2000)), "y": list(range(500))},
+            {"a": list(range(1_000_000 // 8))}, {str(i): [0, 1] for i in range(1000)}, {"x": list(range(2000)),
+            "y": list(range(500))},
         ],
     )  # fmt: skip
     def test_a_sweep_of_a_million_cells(self, room: Room, parameters: Any) -> None:
@@ -249,14 +279,33 @@ class TestParameters:
         ("path", "names"),
         [
             ("/runs", ("limit", "archived", "status", "sweep_id", "user", "cursor")),
-            ("/sweeps", ("limit",)), ("/alerts", ("limit", "cursor", "status", "run_id")), ("/usage", ("since", "until")),
+            ("/sweeps", ("limit",)), ("/alerts", ("limit", "cursor", "status", "run_id")), ("/usage", ("since",
+            "until")),
             ("/journey/loop", ("run_id", "session_id", "limit")), ("/prompt-skills/search", ("q", "limit")),
-            ("/runs/{run_id}/logs", ("offset", "limit", "attempt")), ("/runs/{run_id}/sidecar-logs", ("offset", "limit")),
+            ("/runs/{run_id}/logs", ("offset", "limit", "attempt")), ("/runs/{run_id}/sidecar-logs", ("offset",
+            "limit")),
             ("/sessions", ("limit",)),
         ],
     )  # fmt: skip
     def test_in_the_query(self, room: Room, path: str, names: tuple[str, ...]) -> None:
-        odd = ["", "x", "-1", "0", "1e9", "nan", "inf", str(2**63), str(2**1000), "9" * 5000, "%00", "%ff", "..%2f", "'", "true", "[]"]
+        odd = [
+            "",
+            "x",
+            "-1",
+            "0",
+            "1e9",
+            "nan",
+            "inf",
+            str(2**63),
+            str(2**1000),
+            "9" * 5000,
+            "%00",
+            "%ff",
+            "..%2f",
+            "'",
+            "true",
+            "[]",
+        ]
         for name in names:
             for value in odd:
                 answer = room.lab.ask("GET", f"{path.format(**room.names)}?{name}={value}")
@@ -264,18 +313,45 @@ class TestParameters:
 
     def test_in_headers(self, room: Room) -> None:
         for value in ("", "x" * 600, "é", "\x7f", "a" * 60_000):
-            for name in ("idempotency-key", "last-event-id", "accept", "content-type", "x-auth-token", "cookie", "range"):
+            for name in (
+                "idempotency-key",
+                "last-event-id",
+                "accept",
+                "content-type",
+                "x-auth-token",
+                "cookie",
+                "range",
+            ):
                 answer = ask(room.lab.port, "POST", "/queue/submit", JOB, headers={"x-auth-token": SHARED, name: value})
                 assert answer.status < 500, (name, value[:20], answer.body[:300])
 
 
-# -- paths: nothing outside is ever read --------------------------------------------------------------------------------
-UP = ("..", "%2e%2e", "%252e%252e", "..%2f..", "..%5c..", "%2e%2e%2f", "..;", "..%00", "....//", "%c0%ae%c0%ae", "..%ef%bc%8f")
+# -- paths: nothing outside is ever read ------------------------------------------------------------------------------
+UP = (
+    "..",
+    "%2e%2e",
+    "%252e%252e",
+    "..%2f..",
+    "..%5c..",
+    "%2e%2e%2f",
+    "..;",
+    "..%00",
+    "....//",
+    "%c0%ae%c0%ae",
+    "..%ef%bc%8f",
+)
 GOALS = ("outside.txt", "etc/passwd", "etc%2fpasswd", "rota.db", "session.key", "server.py", "house/data/session.key")
 
 
 def hostile_paths(run_id: str) -> Iterator[str]:
-    before = ("/static", "/prompt-skills", "/runs", f"/runs/{run_id}/logs", f"/runs/{run_id}/artifacts", f"/runs/{run_id}/sidecar-logs")
+    before = (
+        "/static",
+        "/prompt-skills",
+        "/runs",
+        f"/runs/{run_id}/logs",
+        f"/runs/{run_id}/artifacts",
+        f"/runs/{run_id}/sidecar-logs",
+    )
     for root in before:
         for goal in GOALS:
             for up in UP:
@@ -335,5 +411,3 @@ def test_an_asked_for_directory_is_only_a_name(room: Room) -> None:
         answer = room.send("POST /runs", {**RUN, "workdir": workdir})
         assert answer.status in (200, 422)
         assert b"No such file" not in answer.body
-
-

@@ -17,7 +17,12 @@ from tests.security.kit import SHARED, Answer, Lab, ask
 from tests.security.test_matrix import JOB, RUN, TABLE
 
 EVIL = "https://evil.example"
-HTTP = [route for route in TABLE if not route.startswith("WS")] + ["GET /login", "POST /login", "GET /nowhere", "POST /"]
+HTTP = [route for route in TABLE if not route.startswith("WS")] + [
+    "GET /login",
+    "POST /login",
+    "GET /nowhere",
+    "POST /",
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +34,17 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def named(route: str) -> tuple[str, str]:
     method, _, path = route.partition(" ")
-    for name in ("run_id", "job_id", "sweep_id", "alert_id", "session_id", "recommendation_id", "token_id", "node_id", "skill_id"):
+    for name in (
+        "run_id",
+        "job_id",
+        "sweep_id",
+        "alert_id",
+        "session_id",
+        "recommendation_id",
+        "token_id",
+        "node_id",
+        "skill_id",
+    ):
         path = path.replace("{" + name + "}", "f" * 12)
     return method, path
 
@@ -70,12 +85,16 @@ def test_nor_does_it_read_anything(open_server: Server, way: str) -> None:
         if method == "GET":
             headers = {name: value for name, value in CROSS_SITE[way].items() if name != "content-type"}
             assert ask(open_server.port, "GET", path, headers=headers).status in (403, 421), path
-    preflight = ask(open_server.port, "OPTIONS", "/runs", headers={"access-control-request-method": "POST", "origin": EVIL})
+    preflight = ask(
+        open_server.port, "OPTIONS", "/runs", headers={"access-control-request-method": "POST", "origin": EVIL}
+    )
     assert preflight.status == 403
     assert not [name for name, _ in preflight.headers if name.startswith("access-control")]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.nip.io", "localhost.evil.example:10000", "", "xn--80ak6aa92e.com"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.nip.io", "localhost.evil.example:10000", "", "xn--80ak6aa92e.com"]
+)
 def test_a_name_that_was_made_to_point_here(lab: Lab, host: str) -> None:
     for route in HTTP:
         method, path = named(route)
@@ -86,9 +105,9 @@ def test_a_name_that_was_made_to_point_here(lab: Lab, host: str) -> None:
 
 
 @pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1", "http://localhost"])
-def test_a_websocket_of_a_foreign_page_is_refused_at_the_handshake(lab: Lab, origin: str) -> None:
+def test_a_websocket_of_a_foreign_page_is_refused_at_the_handshake(lab: Lab, origin: Any) -> None:
     with pytest.raises(InvalidStatus) as caught:
-        connect(f"ws://127.0.0.1:{lab.port}/ws", origin=origin, additional_headers={"X-Auth-Token": SHARED})  # type: ignore[arg-type]
+        connect(f"ws://127.0.0.1:{lab.port}/ws", origin=origin, additional_headers={"X-Auth-Token": SHARED})
     assert caught.value.response.status_code == 403
 
 
@@ -176,7 +195,9 @@ MARKUP = (
 def test_markup_in_what_people_write_comes_back_as_data(lab: Lab) -> None:
     """Everything that holds it is JSON, in which `<` cannot start anything, or plain text that may not be sniffed."""
     for text in MARKUP:
-        made = lab.ask("POST", "/runs", {**RUN, "name": text, "command": f"echo '{text}'", "gpu_count": 0, "auto_start": True})
+        made = lab.ask(
+            "POST", "/runs", {**RUN, "name": text, "command": f"echo '{text}'", "gpu_count": 0, "auto_start": True}
+        )
         if made.status == 200:
             lab.in_state(made.json["id"], "completed", "failed")
         names = {"run_id": made.json["id"] if made.status == 200 else "x"}

@@ -57,12 +57,19 @@ def dripping(sockets: list[socket.socket]) -> Iterator[None]:
 
 def test_slow_and_silent_clients_disturb_nobody(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab()
-    upgrade = ("upgrade: websocket", "connection: upgrade", "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==")
+    upgrade = (
+        "upgrade: websocket",
+        "connection: upgrade",
+        "sec-websocket-version: 13",
+        "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
+    )
     with ExitStack() as stack:
         silent = [connected(stack, port) for port in (lab.port, lab.lease_port) for _ in range(15)]
         heads = [connected(stack, lab.port, b"GET /runs HTTP/1.1\r\nhost: ") for _ in range(15)]
         bodies = [
-            connected(stack, lab.port, head(lab, "/runs", "POST", "content-type: application/json", "content-length: 1000"))
+            connected(
+                stack, lab.port, head(lab, "/runs", "POST", "content-type: application/json", "content-length: 1000")
+            )
             for _ in range(15)
         ]
         deaf = [connected(stack, lab.port, head(lab, "/events?after=0")) for _ in range(20)]
@@ -76,7 +83,9 @@ def test_slow_and_silent_clients_disturb_nobody(make_lab: Callable[..., Lab]) ->
             lab.ask("GET" if body is None else "POST", path, body).ok()
             times.append(time.monotonic() - began)
         times.sort()
-        print(f"beside 100 slow clients: median {times[75] * 1000:.1f} ms, slowest {times[-1] * 1000:.1f} ms of 150 calls")
+        print(
+            f"beside 100 slow clients: median {times[75] * 1000:.1f} ms, slowest {times[-1] * 1000:.1f} ms of 150 calls"
+        )
         assert times[-1] < GENEROUS_S
         watched = lab.ask("GET", "/metrics").body.decode()
         assert "rota_watchers 40.0" in watched
@@ -103,9 +112,13 @@ def test_who_guesses_is_slowed_down_and_who_was_right_goes_on(make_lab: Callable
     assert answers[-1].header("retry-after") == "60"
     assert [ask(lab.port, "POST", "/login", {"code": f"guess-{n}"}).status for n in range(3)] == [429] * 3
     assert lab.ask("GET", "/whoami", by="ann").status == 200
-    assert lab.ask("POST", "/runs?dry_run=true", RUN).status == 200, "nor is the shared token shut out: it was right before"
+    assert lab.ask("POST", "/runs?dry_run=true", RUN).status == 200, (
+        "nor is the shared token shut out: it was right before"
+    )
     assert lab.ask("GET", "/whoami", by="nobody").status == 401
-    assert ask(lab.port, "GET", "/whoami", token=lab.tokens["ben"]).status == 429, "who comes for the first time must wait"
+    assert ask(lab.port, "GET", "/whoami", token=lab.tokens["ben"]).status == 429, (
+        "who comes for the first time must wait"
+    )
     assert lab.on_socket("GET", "/whoami").status == 200, "the unix socket is another source"
 
 
@@ -125,8 +138,21 @@ def test_an_agent_has_a_budget_of_calls(make_lab: Callable[..., Lab]) -> None:
 def test_it_does_not_listen_to_everybody_without_a_token(tmp_path: Path, host: str) -> None:
     port, lease = free_ports(2)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SOURCES}
-    argv = [*PROGRAM, "serve", "--host", host, "--port", str(port), "--lease-port", str(lease), "--data-dir", str(tmp_path / "d")]
-    done = subprocess.run([*argv, "--nodes", "1", "--gpus", "1"], env=env, capture_output=True, timeout=100, check=False)
+    argv = [
+        *PROGRAM,
+        "serve",
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--lease-port",
+        str(lease),
+        "--data-dir",
+        str(tmp_path / "d"),
+    ]
+    done = subprocess.run(
+        [*argv, "--nodes", "1", "--gpus", "1"], env=env, capture_output=True, timeout=100, check=False
+    )
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == 75, said
     assert "token" in said or "no address" in said

@@ -245,7 +245,8 @@ def test_a_method_a_route_does_not_have_is_no_way_in(cast: Cast) -> None:
     [
         lambda path: path + "/", lambda path: "/" + path, lambda path: path.upper(), lambda path: path + "%00",
         lambda path: "/static/.." + path, lambda path: "/docs/.." + path, lambda path: path + "?x=/docs",
-        lambda path: path + ";/docs", lambda path: "/prompt-skills/../" + path[1:], lambda path: path.replace("/", "/./"),
+        lambda path: path + ";/docs", lambda path: "/prompt-skills/../" + path[1:], lambda path: path.replace("/",
+        "/./"),
         lambda path: "/%2e%2e" + path, lambda path: path + "%2f..%2fdocs", lambda path: "http://127.0.0.1" + path,
     ],
 )  # fmt: skip
@@ -259,7 +260,19 @@ def test_another_spelling_of_a_path_is_no_way_in(cast: Cast, change: Any) -> Non
 
 def test_an_id_is_matched_whole(cast: Cast) -> None:
     run = cast.names["run_id"]
-    tricks = [run[:-1], run + "0", run.upper(), run[:6], "%25", "*", "_" * 12, f"{run}%20", f"%20{run}", f"{run}.1", "%00"]
+    tricks = [
+        run[:-1],
+        run + "0",
+        run.upper(),
+        run[:6],
+        "%25",
+        "*",
+        "_" * 12,
+        f"{run}%20",
+        f"%20{run}",
+        f"{run}.1",
+        "%00",
+    ]
     for trick in tricks:
         for suffix in ("", "/logs", "/explain", "/artifacts", "/metrics"):
             if trick + suffix == run:
@@ -356,7 +369,17 @@ def test_the_lease_port_needs_no_token_and_gives_no_other_route(cast: Cast) -> N
     port = cast.lab.lease_port
     assert ask(port, "GET", "/status").status == 200
     assert ask(port, "GET", "/jobs").status == 200
-    for path in ("/runs", "/tokens", "/docs", "/openapi.json", "/queue", "/metrics", "/ws", "/", "/static/reference.css"):
+    for path in (
+        "/runs",
+        "/tokens",
+        "/docs",
+        "/openapi.json",
+        "/queue",
+        "/metrics",
+        "/ws",
+        "/",
+        "/static/reference.css",
+    ):
         assert ask(port, "GET", path).status == 404
     assert ask(port, "POST", "/acquire", {"pid": cast.holder, "num_gpus": 0}, token="wrong").status == 401
 

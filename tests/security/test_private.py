@@ -22,7 +22,12 @@ class Secretive:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.token = lab.ask("POST", "/tokens", {"user": "zebedee"}).ok()["token"]
-        body = {"name": "canary-name", "command": "echo canary-line; sleep 1000", "workdir": "/", "tags": ["canary-tag"]}
+        body = {
+            "name": "canary-name",
+            "command": "echo canary-line; sleep 1000",
+            "workdir": "/",
+            "tags": ["canary-tag"],
+        }
         body |= {"chat_session_id": "canary-chat"}
         self.run = self.do("POST", "/runs", {**body, "auto_start": True, "gpu_count": 1})["id"]
         until(lambda: self.do("GET", f"/runs/{self.run}")["status"] == "running", "zebedee's run runs")
@@ -64,7 +69,7 @@ def test_what_is_hidden_looks_like_what_is_not_there(hidden: Secretive, route: s
     names |= {"session_id": hidden.session, "recommendation_id": hidden.advice}
     query = f"?sweep_id={hidden.sweep}" if path.endswith("add-to-sweep") else ""
     answer = hidden.lab.ask(method, path.format(**names) + query, TABLE[route][1], by="ben")
-    other = {name: "f" * 12 for name in names}
+    other = dict.fromkeys(names, "f" * 12)
     missing = hidden.lab.ask(method, path.format(**other) + query, TABLE[route][1], by="ben")
     assert answer.status == 404, answer.body
     assert missing.status == 404, missing.body
@@ -130,7 +135,10 @@ def _sse(port: int, token: str, until_seen: str) -> bytes:
 
 
 def test_its_owner_and_admins_see_it(hidden: Secretive) -> None:
-    for answer in (hidden.lab.ask("GET", f"/runs/{hidden.run}", by="root"), hidden.lab.ask("GET", f"/runs/{hidden.run}")):
+    for answer in (
+        hidden.lab.ask("GET", f"/runs/{hidden.run}", by="root"),
+        hidden.lab.ask("GET", f"/runs/{hidden.run}"),
+    ):
         assert answer.ok()["name"] == "canary-name"
     assert [run["id"] for run in hidden.do("GET", "/runs")][-1:] == [hidden.run]  # type: ignore[index]
     assert json.dumps(hidden.do("GET", "/queue")).count("canary-line") >= 1

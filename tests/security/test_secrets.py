@@ -30,8 +30,14 @@ class Story:
         self.code = link.partition("code=")[2]
         answer = lab.ask("GET", link, by="nobody")
         self.cookie = answer.header("set-cookie").partition(";")[0].partition("=")[2].strip('"')
-        self.unused: str = lab.ask("POST", f"/tokens/{lab.ids['ben']}/link", by="root").ok()["path"].partition("code=")[2]
-        secret = {"env": {"API_KEY": ENV_SECRET}, "workspace": {"commit": "c", "env": {"KEY": ENV_SECRET}}, "workdir": "/"}
+        self.unused: str = (
+            lab.ask("POST", f"/tokens/{lab.ids['ben']}/link", by="root").ok()["path"].partition("code=")[2]
+        )
+        secret = {
+            "env": {"API_KEY": ENV_SECRET},
+            "workspace": {"commit": "c", "env": {"KEY": ENV_SECRET}},
+            "workdir": "/",
+        }
         self.runs = [
             self.run({**RUN, **secret, "command": "exit 3"}),
             self.run({**RUN, **secret, "command": "sleep 1000", "gpu_count": 1}),
@@ -51,7 +57,11 @@ class Story:
         """What goes wrong with secrets in hand."""
         lab, secrets = self.lab, (*self.tokens, self.cookie, self.code)
         for secret in secrets:
-            for headers in ({"cookie": f"rota_session={secret}"}, {"authorization": f"Bearer x{secret}"}, {"host": secret}):
+            for headers in (
+                {"cookie": f"rota_session={secret}"},
+                {"authorization": f"Bearer x{secret}"},
+                {"host": secret},
+            ):
                 lab.ask("GET", "/runs", by="nobody", headers=headers)
             ask(lab.port, "GET", f"/runs/{secret}", token=secret)
             ask(lab.port, "GET", f"/login?code=x{secret}")
@@ -186,7 +196,10 @@ def test_the_first_token_is_in_a_file_of_ones_own(tmp_path: Path) -> None:
     argv = [*PROGRAM, "up", "--port", str(port), "--lease-port", str(lease), "--data-dir", str(tmp_path / "data")]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SOURCES}
     log = tmp_path / "log"
-    with log.open("wb") as out, subprocess.Popen([*argv, "--nodes", "1", "--gpus", "1"], env=env, stdout=out, stderr=out) as up:
+    with (
+        log.open("wb") as out,
+        subprocess.Popen([*argv, "--nodes", "1", "--gpus", "1"], env=env, stdout=out, stderr=out) as up,
+    ):
         try:
             until(lambda: b"/login?code=" in log.read_bytes(), "it says how to log in")
             place = tmp_path / "data" / "admin.token"
@@ -215,7 +228,20 @@ def test_the_first_token_is_in_a_file_of_ones_own(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_password_of_a_database_is_not_told(tmp_path: Path, url: str) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SOURCES, "ROTA_DATABASE_URL": url}
-    argv = [*PROGRAM, "serve", "--port", "0", "--lease-port", "0", "--data-dir", str(tmp_path / "d"), "--nodes", "1", "--gpus", "1"]
+    argv = [
+        *PROGRAM,
+        "serve",
+        "--port",
+        "0",
+        "--lease-port",
+        "0",
+        "--data-dir",
+        str(tmp_path / "d"),
+        "--nodes",
+        "1",
+        "--gpus",
+        "1",
+    ]
     done = subprocess.run(argv, env=env, capture_output=True, timeout=100, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == 75, said
@@ -225,7 +251,12 @@ def test_the_password_of_a_database_is_not_told(tmp_path: Path, url: str) -> Non
 
 
 def test_a_bad_token_variable_is_not_shown(tmp_path: Path) -> None:
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SOURCES, "ROTA_SHARED_TOKEN": "canary\x01token"}
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYTHONPATH": SOURCES,
+        "ROTA_SHARED_TOKEN": "canary\x01token",
+    }
     done = subprocess.run([*PROGRAM, "serve", "--port", "0"], env=env, capture_output=True, timeout=100, check=False)
     assert done.returncode == 2
     assert b"ROTA_SHARED_TOKEN" in done.stderr

@@ -37,29 +37,47 @@ def shell_texts(canary: Path) -> dict[str, str]:
 
 def fields(text: str) -> list[tuple[str, str, dict[str, Any]]]:
     """(door, field, body): every string a door takes besides the command itself."""
-    space = {name: text for name in ("root", "commit", "branch", "remote", "diff")} | {"argv": [text], "env": {"W": text}}
+    space = dict.fromkeys(("root", "commit", "branch", "remote", "diff"), text) | {"argv": [text], "env": {"W": text}}
     of_a_run: dict[str, Any] = {
-        "name": text, "chat_session_id": text, "parent_run_id": text, "origin_alert_id": text, "user": text, "tags": [text],
+        "name": text, "chat_session_id": text, "parent_run_id": text, "origin_alert_id": text, "user": text,
+        "tags": [text],
         "env": {"HARMLESS": text}, "gpu_type": text, "idempotency_key": text, "workdir": text, "account": text,
         "workspace": space, "depends_on": [text], "sweep_id": text,
     }  # fmt: skip
-    found = [("/runs", field, {**RUN, "auto_start": True, "gpu_count": 0, field: value}) for field, value in of_a_run.items()]
-    of_a_job = {"run_id": text, **{name: of_a_run[name] for name in of_a_run if name not in ("name", "workdir", "sweep_id")}}
+    found = [
+        ("/runs", field, {**RUN, "auto_start": True, "gpu_count": 0, field: value}) for field, value in of_a_run.items()
+    ]
+    of_a_job = {
+        "run_id": text,
+        **{name: of_a_run[name] for name in of_a_run if name not in ("name", "workdir", "sweep_id")},
+    }
     found += [("/queue/submit", field, {**JOB, "gpu_count": 0, field: value}) for field, value in of_a_job.items()]
     sweep = {"name": "s", "base_command": "true", "parameters": {"x": [1]}, "auto_start": True, "gpu_count": 0}
-    of_a_sweep = {"name": text, "goal": text, "chat_session_id": text, "ui_config": {text: text}, "env": {"HARMLESS": text}}
+    of_a_sweep = {
+        "name": text,
+        "goal": text,
+        "chat_session_id": text,
+        "ui_config": {text: text},
+        "env": {"HARMLESS": text},
+    }
     of_a_sweep |= {"parameters": {"x": [text]}, "workspace": space}
     found += [("/sweeps", field, {**sweep, field: value}) for field, value in of_a_sweep.items()]
     found += [("/sweeps/wild", field, {field: text}) for field in ("name", "goal", "chat_session_id", "user")]
     found += [("/sessions", field, {field: text}) for field in ("title", "model_provider", "model_id")]
     found += [("/cluster", field, {"type": "slurm", field: text}) for field in ("head_node", "notes")]
-    found += [("/journey/events", field, {"kind": "note", field: text}) for field in ("note", "actor", "run_id", "session_id")]
+    found += [
+        ("/journey/events", field, {"kind": "note", field: text}) for field in ("note", "actor", "run_id", "session_id")
+    ]
     found += [("/journey/decisions", field, {"title": "t", field: text}) for field in ("title", "rationale", "outcome")]
-    found += [("/journey/recommendations", field, {"title": "t", field: text}) for field in ("title", "action", "rationale")]
+    found += [
+        ("/journey/recommendations", field, {"title": "t", field: text}) for field in ("title", "action", "rationale")
+    ]
     found += [("/tokens", field, {"user": "carl", field: text}) for field in ("user", "note", "acts_for", "role")]
     found += [("/nodes/NODE/drain", "why", {"why": text}), ("/nodes/NODE/undrain", "", {})]
     found += [("/runs/RUN/alerts", "message", {"message": text, "choices": [text]})]
-    found += [("/runs/RUN/status", field, {"status": "running", field: text}) for field in ("error", "tmux_pane", "wandb_dir")]
+    found += [
+        ("/runs/RUN/status", field, {"status": "running", field: text}) for field in ("error", "tmux_pane", "wandb_dir")
+    ]
     found += [("/runs/RUN/metrics", "rows", {"rows": [{text: 1.0, "note": text}]})]
     found += [("/prompt-skills/wild_v2_execution_ops_protocol/render", "", {text: text})]
     found += [("/cluster/detect", "preferred_type", {"preferred_type": text})]
@@ -69,8 +87,8 @@ def fields(text: str) -> list[tuple[str, str, dict[str, Any]]]:
 def test_no_text_but_the_command_is_ever_evaluated(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     canary.mkdir(mode=0o777)
-    os.chmod(canary, 0o777)
-    os.chmod(tmp_path, 0o755)
+    os.chmod(canary, 0o777)  # noqa: S103 - every job may write there, should it come to that
+    os.chmod(tmp_path, 0o755)  # noqa: S103
     lab = make_lab(env={"RESEARCH_AGENT_MAX_QUEUE_SIZE": "100000"})
     node = lab.ask("GET", "/gpu/status").ok()["cluster_status"]["nodes"][1]["node_id"]
     tried = taken = 0
@@ -102,15 +120,19 @@ def _waiting(lab: Lab) -> list[Any]:
 
 
 SQL = (
-    "'; DROP TABLE runs; --", "' OR '1'='1", "\" OR 1=1 --", "x'); DELETE FROM events; --", "1; ATTACH 'x' AS y", "%", "_", "\\",
-    "' UNION SELECT body FROM records --", ":name", "?", "$1", "%(x)s", "/*", "0x27", "'||(SELECT hash FROM records)||'",
+    "'; DROP TABLE runs; --", "' OR '1'='1", "\" OR 1=1 --", "x'); DELETE FROM events; --", "1; ATTACH 'x' AS y", "%",
+    "_", "\\",
+    "' UNION SELECT body FROM records --", ":name", "?", "$1", "%(x)s", "/*", "0x27",
+    "'||(SELECT hash FROM records)||'",
 )  # fmt: skip
 
 
 def test_sql_is_text(lab: Lab) -> None:
     tried = 0
     for text in SQL:
-        run = lab.ask("POST", "/runs", {**RUN, "name": text, "tags": [text], "chat_session_id": text, "user": text}).ok()
+        run = lab.ask(
+            "POST", "/runs", {**RUN, "name": text, "tags": [text], "chat_session_id": text, "user": text}
+        ).ok()
         assert (run["name"], run["chat_session_id"], run["user"]) == (text, text, text)
         assert lab.ask("GET", f"/runs/{run['id']}").ok()["name"] == text
         for door, field, body in fields(text):
@@ -118,7 +140,15 @@ def test_sql_is_text(lab: Lab) -> None:
                 answer = lab.ask("POST", door.replace("RUN", run["id"]) + "?dry_run=true", body)
                 assert answer.status < 500, (door, field, answer.body[:300])
                 tried += 1
-        for path in ("/runs?user=", "/runs?sweep_id=", "/runs?cursor=", "/runs/", "/queue/", "/sweeps/", "/journey/loop?run_id="):
+        for path in (
+            "/runs?user=",
+            "/runs?sweep_id=",
+            "/runs?cursor=",
+            "/runs/",
+            "/queue/",
+            "/sweeps/",
+            "/journey/loop?run_id=",
+        ):
             escaped = "".join(f"%{byte:02x}" for byte in text.encode())
             answer = lab.ask("GET", path + escaped)
             assert answer.status in (200, 400, 404, 422), (path, answer.body[:300])

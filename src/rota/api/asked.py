@@ -151,7 +151,15 @@ def spec_of(
 
 
 def submit_of(
-    spec: Spec, who: Principal, by: str, extras: Extras, *, user: str | None, held: bool, key: str | None
+    spec: Spec,
+    who: Principal,
+    by: str,
+    extras: Extras,
+    *,
+    user: str | None,
+    held: bool,
+    key: str | None,
+    max_waiting: int = 0,
 ) -> Submit:
     """`by` is how the caller is known: a `user` in the request counts only where nobody is authenticated, and is
     a label to the shared token."""
@@ -160,7 +168,7 @@ def submit_of(
     if extras.workspace is not None:
         records = (Draft("workspace", "", extras.workspace.model_dump_json()),)
     key = key or extras.idempotency_key
-    return Submit(spec, for_whom, held, key, records=records, stand_in=spec.account or "")
+    return Submit(spec, for_whom, held, key, max_waiting, records=records, stand_in=spec.account or "")
 
 
 def _dependency(item: str | After) -> Dependency:

@@ -73,10 +73,24 @@ async def _answered(serve: Serve, request: Request) -> Response:
         return await errors.unreadable(request, error)
 
 
+async def _whole(request: Request) -> bytes:
+    """Nearly always one message: Starlette's own way builds a stream for it."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    body: bytes = message.get("body", b"")
+    while message.get("more_body", False):
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+    return body
+
+
 async def body_of(request: Request, model: type[M]) -> M:
     """The body, parsed once, straight from its bytes."""
     try:
-        return model.model_validate_json(await request.body())
+        return model.model_validate_json(await _whole(request))
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
         raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in faults]) from error

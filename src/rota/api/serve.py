@@ -172,6 +172,37 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Corked:
+    """A transport on which the head of an answer waits for its body, which follows at once: one write, not two."""
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif b"\r\ncontent-length: " in data and data.startswith(b"HTTP/1.1 "):
+            self._head = data
+            return
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        """To a HEAD there is no body."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+
 class _Connection(HttpToolsProtocol):
     """Knows who is on the other end of the unix socket, and waits neither for ever nor for any amount of bytes for the
     head of a request."""
@@ -183,6 +214,7 @@ class _Connection(HttpToolsProtocol):
             size = struct.calcsize("3i")
             _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
             self.client = (f"uid={uid}", 0)
+        self._corked = _Corked(transport)
         self._head = 0  # bytes of one that is not whole yet
         self._in_body = False
         self._patience: asyncio.TimerHandle | None = self.loop.call_later(HEAD_WITHIN_S, self._give_up)
@@ -207,6 +239,12 @@ class _Connection(HttpToolsProtocol):
         self._calm()
         self._head, self._in_body = 0, True
         super().on_headers_complete()
+        if self.cycle is not None:
+            self.cycle.transport = self._corked  # type: ignore[assignment]
+
+    def on_response_complete(self) -> None:
+        self._corked.flush()
+        super().on_response_complete()
 
     def on_message_complete(self) -> None:
         self._in_body = False

@@ -52,7 +52,7 @@ class PostgresDatabase:
         try:
             parsed = make_url(url).set(drivername="postgresql+psycopg")
         except (ArgumentError, ValueError):  # neither is shown: both quote from it, and there may be a password in it
-            raise StoreUnusable("the database URL cannot be read: use postgresql://user:password@host:5432/name") from None
+            raise StoreUnusable("the database URL makes no sense; use postgresql://user:password@host/name") from None
         self.name = parsed.render_as_string(hide_password=True)
         # "format" makes parameters positional, so that both databases take the same tuples
         self._writing = create_engine(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter
@@ -121,8 +120,9 @@ async def take(request: Request) -> Response:
             priority=asked.priority,
             labels={"run_id": asked.run_id},
         )
-        command = submit_of(spec, who, by, asked, user=asked.user, held=False, key=key_of(request))
-        run: Run = await act(house, who, replace(command, max_waiting=house.settings.queue_capacity), dry_run)
+        most, key = house.settings.queue_capacity, key_of(request)
+        command = submit_of(spec, who, by, asked, user=asked.user, held=False, key=key, max_waiting=most)
+        run: Run = await act(house, who, command, dry_run)
     if dry_run:
         place = _would_be(house, run)
         return Json(marked({"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place}, dry_run))
