@@ -1,6 +1,7 @@
-"""Settings of a server: a flag wins over an environment variable, that over a default.
+"""Settings: a flag wins over an environment variable, that over a default.
 
-Every variable that older servers of this field documented is an alias of one of ours; where both are set, ours wins.
+Every variable that older servers of this field documented for a server is an alias of one of ours; where both are set,
+ours wins.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from rota.core.clusters import LABELS, canonical
 
 
 class BadSetting(Exception):
@@ -42,6 +45,7 @@ class Settings:
     ordering: str = ""  # "" = as it was, at first by priority
     queue_capacity: int = 100  # of POST /queue/submit
     cluster_type: str = ""  # said instead of detected
+    tmux_session: str = ""  # in which `rota attach --tmux` opens its windows; "" = the one it is called from
     ray_address: str = ""
     server_url: str = ""  # how others reach this server, for links; "" = from host and port
     allowed_hosts: tuple[str, ...] = ()  # further names under which browsers may call us
@@ -86,6 +90,19 @@ def _cluster(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def _kind(text: str) -> str:
+    kind = canonical(text)
+    if kind is None:
+        raise ValueError(f"is no kind of cluster; use one of {', '.join(LABELS)}")
+    return kind
+
+
+def _session(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_ +-]{0,63}", text):  # tmux reads . and : as parts of a target
+        raise ValueError("is no name of a tmux session; use up to 64 letters, digits, blanks, _ + and -")
+    return text
+
+
 def _private(text: str) -> bool:
     return _one_of("private", "open")(text) == "private"
 
@@ -128,7 +145,8 @@ SOURCES = (
         _one_of("priority", "fcfs", "sjf", "fair_share"),
     ),
     Source("queue_capacity", ("ROTA_QUEUE_CAPACITY", "RESEARCH_AGENT_MAX_QUEUE_SIZE"), _number(1, 200_000)),
-    Source("cluster_type", ("ROTA_CLUSTER_TYPE", "RESEARCH_AGENT_CLUSTER_TYPE"), str),
+    Source("cluster_type", ("ROTA_CLUSTER_TYPE", "RESEARCH_AGENT_CLUSTER_TYPE"), _kind),
+    Source("tmux_session", ("ROTA_TMUX_SESSION", "RESEARCH_AGENT_TMUX_SESSION"), _session),
     Source("ray_address", ("RAY_ADDRESS",), str),
     Source("server_url", ("ROTA_SERVER_URL", "RESEARCH_AGENT_SERVER_URL"), str),
     Source("allowed_hosts", ("ROTA_ALLOWED_HOSTS",), _names),
@@ -137,9 +155,8 @@ SOURCES = (
     Source("login_tries", ("ROTA_LOGIN_TRIES",), _number(1, 100_000)),
     Source("agent_calls", ("ROTA_AGENT_CALLS",), _number(1, 10_000_000)),
 )
-# Read by older servers of this field and taken notice of here, but they need no setting of ours: a run's terminal is a
-# pty that `rota attach` joins, in a tmux session of whatever name.
-NOTICED = ("RESEARCH_AGENT_TMUX_SESSION", "GPUSCHED_URL")
+# A client's alone: where the lease door is (see rota.cli.lease). No setting of a server.
+NOTICED = ("GPUSCHED_URL",)
 
 
 def read_settings(flags: Mapping[str, Any], env: Mapping[str, str] | None = None) -> tuple[Settings, dict[str, str]]:
@@ -161,4 +178,14 @@ def read_settings(flags: Mapping[str, Any], env: Mapping[str, str] | None = None
         if value is not None:
             values[field] = value
             origins[field] = "flag"
+    if values.get("workdir"):
+        values["workdir"] = _directory(values["workdir"], origins["workdir"])
     return Settings(**values), origins
+
+
+def _directory(path: str, origin: str) -> str:
+    """Wherever it was named: a server whose every run would fail to start should not start itself."""
+    whole = os.path.abspath(path)
+    if not os.path.isdir(whole):
+        raise BadSetting(f"{'--workdir' if origin == 'flag' else origin}: {whole[:200]!r} is not a directory")
+    return whole

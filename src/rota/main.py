@@ -24,11 +24,12 @@ from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
 from rota.adapters.detect.detector import ClusterDetector
 from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
-from rota.adapters.processes import LinuxProcesses
+from rota.adapters.processes import LinuxProcesses, is_persons
 from rota.adapters.samples import FileSamples
 from rota.adapters.store.house import bind_house
 from rota.adapters.store.open import open_reader, open_store
 from rota.api.offline import OfflineTokens
+from rota.app.accounts import Accounts
 from rota.app.commands import Draft
 from rota.app.dispatch import Site
 from rota.app.errors import CannotStart, Conflict, NotFound, Refused, Unavailable
@@ -79,7 +80,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
             RoutedBackend(jobs, LeaseBackend(data_dir.path, processes, later)),
             clock=SystemClock(),
             new_id=_Ids(),
-            site=Site(str(data_dir.path / "checkpoints"), _own_env()),
+            site=Site(str(data_dir.path / "checkpoints"), _own_env(), _accounts(settings)),
             on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
         )
         service = Service(loop)
@@ -93,11 +94,11 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         done = Event()
         stack.callback(done.set)
         _every(settings.probe_every_s, done, lambda: service.see_nodes(probe.nodes()), "probe")
-        _every(settings.tidy_every_s, done, lambda: tidy(loop, Retention()), "tidy")
+        samples = FileSamples(data_dir.path / "metrics")
+        _every(settings.tidy_every_s, done, lambda: tidy(loop, Retention(), samples), "tidy")
         leases = Leases(service, processes, later)
         stack.callback(leases.close)
         leases.open()
-        samples = FileSamples(data_dir.path / "metrics")
         detector = ClusterDetector(_surroundings(settings), _count_gpus)
         yield Rota(service, leases, processes, samples, detector, data_dir.path)
 
@@ -168,8 +169,9 @@ def offline_tokens(data_dir: Path) -> Iterator[OfflineTokens]:
         yield OfflineTokens(store, put)
 
 
-def attach(data_dir: Path, run_id: str, *, tmux: bool = False) -> str:
-    """Join this terminal to a live run's, or open a tmux window on it. How it ended: "detached", "ended", "opened"."""
+def attach(data_dir: Path, run_id: str, *, tmux: bool = False, session: str = "") -> str:
+    """Join this terminal to a live run's, or open a tmux window on it, in `session` if one is named. How it ended:
+    "detached", "ended", "opened"."""
     with read_store(data_dir) as store:
         run = store.run(run_id)
     if run is None:
@@ -179,7 +181,7 @@ def attach(data_dir: Path, run_id: str, *, tmux: bool = False) -> str:
     root = data_dir.expanduser()
     try:
         if tmux:
-            terminal.tmux_window(root, run.attempt.id)
+            terminal.tmux_window(root, run.attempt.id, session or None)
             return "opened a tmux window"
         return terminal.attach(root, run.attempt.id)
     except terminal.NoTerminal as error:
@@ -206,6 +208,10 @@ def _own_env() -> dict[str, str]:
     except KeyError:  # a container may run as a number that has no name
         return {}
     return {"HOME": me.pw_dir, "USER": me.pw_name, "LOGNAME": me.pw_name}
+
+
+def _accounts(settings: Settings) -> Accounts:
+    return Accounts(os.geteuid() == 0, _own_env().get("USER", ""), settings.run_as, is_persons)
 
 
 def _the_only_one_on_these_gpus() -> socket.socket:

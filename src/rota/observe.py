@@ -1,4 +1,4 @@
-"""Logs: one line an entry on stderr, and never a token in it."""
+"""Logs: one line an entry on stderr, with every secret struck out that is known or looks like one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import logging
 import re
 import sys
 
-SECRET = re.compile(r"rota_[A-Za-z0-9_-]{20,}|(?<=code=)[A-Za-z0-9_-]{16,}")
+SECRET = re.compile(
+    r"""rota_[A-Za-z0-9_-]{20,}  # a token
+    |(?<=code=)[A-Za-z0-9_-]{16,}  # of a login link
+    |(?<=rota_session=)[^\s;,'"]+  # a browser's session; quotes around it stay
+    |(?<=rota_session=")[^\s;,'"]+
+    |(?i:(?<=bearer\ )|(?<=x-auth-token:\ )|(?<=x-auth-token:))[^\s,;'"]+  # whatever was sent as a token
+    """,
+    re.VERBOSE,
+)
 
 
 class Discreet(logging.Formatter):
-    """Strikes out what looks like a token, and the secrets it was told, wherever they turn up: in a message, in an
-    exception, in a traceback."""
+    """Strikes out the secrets it was told, and what by its form is a token, a login code or a session, wherever it
+    stands: in a message, in an exception, in a traceback. A secret that it was not told and that has no such form looks
+    like any word."""
 
     def __init__(self, secrets: tuple[str, ...]) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")

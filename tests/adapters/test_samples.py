@@ -136,3 +136,64 @@ def test_few_runs_are_kept_at_hand(samples, monkeypatch):
         assert samples.series(f"{n:012x}")["loss"] == ((0.0, float(n)),)
     assert len(samples._read) == 3
     assert samples.series(f"{0:012x}")["loss"] == ((0.0, 0.0),), "and what was dropped is read again"
+
+
+def test_metrics_go_with_their_run(samples, tmp_path):
+    old, kept, young = RUN, OTHER, "aaaaaaaaaaaa"
+    for run_id in (old, kept, young):
+        samples.append(run_id, [{"loss": 1.0}])
+        samples.series(run_id)
+    for run_id in (old, kept):
+        os.utime(tmp_path / "metrics" / f"{run_id}.jsonl", (1000, 1000))
+    (tmp_path / "metrics" / "notes.txt").write_text("not ours to remove")
+    asked = []
+
+    def gone(run_id):
+        asked.append(run_id)
+        return run_id == old
+
+    assert samples.purge(2000.0, gone) == 1
+    assert sorted(asked) == [old, kept], "only those nobody added to for long are asked about"
+    assert samples.series(old) == {}
+    assert samples.series(kept)
+    assert samples.series(young)
+    assert sorted(os.listdir(tmp_path / "metrics")) == sorted(["notes.txt", f"{kept}.jsonl", f"{young}.jsonl"])
+
+
+def test_who_reads_a_long_file_keeps_nobody_else_waiting(samples, monkeypatch):
+    samples.append(RUN, [{"loss": 1.0}])
+    samples.append(OTHER, [{"loss": 2.0}])
+    take, begun, done = module._Read.take, threading.Event(), threading.Event()
+
+    def slowly(self, chunk):
+        if b"1.0" in chunk:
+            begun.set()
+            assert done.wait(30)
+        return take(self, chunk)
+
+    monkeypatch.setattr(module._Read, "take", slowly)
+    reader = threading.Thread(target=samples.series, args=(RUN,))
+    reader.start()
+    try:
+        assert begun.wait(30)
+        found = []
+        other = threading.Thread(target=lambda: found.append(samples.series(OTHER)))
+        other.start()
+        other.join(30)
+        assert found == [{"loss": ((0.0, 2.0),)}]
+    finally:
+        done.set()
+        reader.join(30)
+    assert samples.series(RUN) == {"loss": ((0.0, 1.0),)}
+
+
+def test_a_file_is_read_in_pieces_and_what_is_kept_is_bounded(samples, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 100)
+    monkeypatch.setattr(module, "MAX_CACHED", 3)
+    for n in range(10):
+        samples.append(f"{n:012x}", [{"step": k, "loss": float(k)} for k in range(50)])
+        assert len(samples.series(f"{n:012x}")["loss"]) == 50
+        assert len(samples._read) <= 3
+    monkeypatch.setattr(module, "MAX_CACHED_VALUES", 150)
+    samples.series(f"{9:012x}")
+    assert len(samples._read) == 1

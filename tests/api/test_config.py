@@ -20,7 +20,7 @@ MEANS: dict[str, tuple[str, Any]] = {
     "ROTA_LEASE_PORT": ("0", 0),
     "GPUSCHED_PORT": ("9999", 9999),
     "ROTA_UNIX_SOCKET": ("no", False),
-    "ROTA_WORKDIR": ("/work", "/work"),
+    "ROTA_WORKDIR": ("/usr/../usr", "/usr"),
     "ROTA_SHARED_TOKEN": (" sesame\n", "sesame"),
     "RESEARCH_AGENT_USER_AUTH_TOKEN": ("sesame", "sesame"),
     "ROTA_SCHEDULING": ("off", False),
@@ -29,8 +29,10 @@ MEANS: dict[str, tuple[str, Any]] = {
     "RESEARCH_AGENT_SCHEDULING_POLICY": ("fair_share", "fair_share"),
     "ROTA_QUEUE_CAPACITY": ("7", 7),
     "RESEARCH_AGENT_MAX_QUEUE_SIZE": ("8", 8),
-    "ROTA_CLUSTER_TYPE": ("slurm", "slurm"),
-    "RESEARCH_AGENT_CLUSTER_TYPE": ("ray", "ray"),
+    "ROTA_CLUSTER_TYPE": ("Local-GPU", "local_gpu"),
+    "RESEARCH_AGENT_CLUSTER_TYPE": ("k8s", "kubernetes"),
+    "ROTA_TMUX_SESSION": ("lab 1", "lab 1"),
+    "RESEARCH_AGENT_TMUX_SESSION": ("research-agent", "research-agent"),
     "RAY_ADDRESS": ("auto", "auto"),
     "ROTA_SERVER_URL": ("https://rota.lab", "https://rota.lab"),
     "RESEARCH_AGENT_SERVER_URL": ("http://gpu:1", "http://gpu:1"),
@@ -83,6 +85,9 @@ def test_a_flag_wins_over_all() -> None:
         ("ROTA_SIMULATE", "2x8x"), ("RESEARCH_AGENT_GPU_ORCHESTRATION_ENABLED", "maybe"), ("ROTA_UNIX_SOCKET", "2"),
         ("RESEARCH_AGENT_SCHEDULING_POLICY", "best"), ("RESEARCH_AGENT_MAX_QUEUE_SIZE", "0"),
         ("RESEARCH_AGENT_MAX_QUEUE_SIZE", "9" * 5000), ("ROTA_PRIVACY", "yes"), ("ROTA_LOGIN_TRIES", "0"),
+        ("RESEARCH_AGENT_CLUSTER_TYPE", "bogus"), ("ROTA_CLUSTER_TYPE", "slurm,ray"),
+        ("ROTA_WORKDIR", "/no/such/place"), ("ROTA_WORKDIR", "/etc/passwd"),
+        ("ROTA_TMUX_SESSION", "a:b"), ("RESEARCH_AGENT_TMUX_SESSION", "-x"),
         ("ROTA_AGENT_CALLS", "ten"), ("ROTA_SHARED_TOKEN", "   "), ("RESEARCH_AGENT_USER_AUTH_TOKEN", "se\x01same"),
     ],
 )  # fmt: skip
@@ -115,4 +120,16 @@ def test_the_defaults_are_those_clients_know() -> None:
     assert settings == Settings(Path("/home/ann/.local/share/rota"))
     assert (settings.host, settings.port, settings.lease_port) == ("127.0.0.1", 10000, 9123)
     assert (settings.queue_capacity, settings.scheduling, settings.shared_token) == (100, True, "")
-    assert set(NOTICED) == {"RESEARCH_AGENT_TMUX_SESSION", "GPUSCHED_URL"}
+    assert set(NOTICED) == {"GPUSCHED_URL"}
+
+
+def test_an_unknown_kind_of_cluster_is_told_the_known_ones() -> None:
+    with pytest.raises(BadSetting, match=r"slurm.*local_gpu.*cpu_only"):
+        read_settings({}, {**HOME, "RESEARCH_AGENT_CLUSTER_TYPE": "bogus"})
+
+
+def test_a_working_directory_is_there_whoever_named_it(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=r"^--workdir: .*is not a directory"):
+        read_settings({"workdir": str(tmp_path / "no")}, HOME)
+    settings, _ = read_settings({"workdir": str(tmp_path)}, {**HOME, "ROTA_WORKDIR": "/no/such/place"})
+    assert settings.workdir == str(tmp_path), "what is not used need not be there"

@@ -10,6 +10,7 @@ import pwd
 import pytest
 
 from rota.api import gate as g
+from rota.api import tokens
 from rota.api.gate import Gate, Known, Turned
 from rota.api.house import House
 from rota.app.authz import Principal, Role
@@ -144,6 +145,28 @@ class TestGuessing:
         revoke(house.service, gate, token)
         assert come(gate, secret) == g.UNAUTHORISED, "but not with a token that is no longer good"
 
+    def test_a_token_that_is_right_passes_whatever_others_guessed_there(self, house: House) -> None:
+        """Behind a proxy, or after a restart, nobody has been right here before."""
+        before = gate_of(house.service)
+        secret, token = issue(house.service, before)
+        gate = gate_of(house.service, shared="sesame")
+        for i in range(50):
+            come(gate, f"guess{i}")
+        assert name(come(gate, secret)) == ("ann", "user", "token")
+        assert isinstance(gate.redeem("10.0.0.1", secret), str)
+        assert isinstance(gate.redeem("10.0.0.1", gate.new_code(token.id)), str)
+        shared = gate.redeem("10.0.0.1", "sesame")
+        assert isinstance(shared, Turned), "which a person may have made up: it is guarded by the limit alone"
+        assert shared.status == 429
+
+    def test_a_token_that_was_good_once_is_no_guess(self, house: House) -> None:
+        """A script that goes on with an old token must not shut out the others."""
+        gate = gate_of(house.service, shared="sesame")
+        secret, token = issue(house.service, gate)
+        revoke(house.service, gate, token)
+        assert all(come(gate, secret) == g.UNAUTHORISED for _ in range(50))
+        assert isinstance(come(gate, "sesame"), Known)
+
     def test_no_token_at_all_is_no_guess(self, house: House) -> None:
         gate = gate_of(house.service, shared="sesame")
         assert all(come(gate) == g.UNAUTHORISED for _ in range(100))
@@ -204,8 +227,7 @@ class TestBrowsers:
         _, token = issue(house.service, gate)
         answers = [gate.redeem("here", f"guess{i}") for i in range(11)]
         assert [answer.status for answer in answers if isinstance(answer, Turned)] == [401] * 10 + [429]
-        later = gate.redeem("here", gate.new_code(token.id))
-        assert isinstance(later, Turned), "not even the right one, for a while"
+        assert isinstance(gate.redeem("here", gate.new_code(token.id)), str), "which no guess could have found"
 
     def test_codes_are_bounded(self, house: House) -> None:
         gate = gate_of(house.service)
@@ -246,6 +268,85 @@ class TestBrowsers:
         assert all(come(gate, cookie=one) == g.UNAUTHORISED for one in forged)
         assert isinstance(come(gate, cookie=cookie), Known)
         assert len(gate._guesses._left) == 0, "a stale cookie is no guess: browsers send it on their own"
+
+
+class TestTheSharedTokensSession:
+    def test_it_logs_in_and_is_bound_to_that_token(self, house: House) -> None:
+        clock = Clock()
+        gate = gate_of(house.service, clock, shared="sesame")
+        cookie = gate.redeem("here", "sesame")
+        assert isinstance(cookie, str)
+        assert name(come(gate, cookie=cookie)) == ("shared", "admin", "cookie")
+        assert isinstance(come(gate_of(house.service, clock, shared="sesame"), cookie=cookie), Known), "over a restart"
+        assert come(gate_of(house.service, clock, shared="Sesame"), cookie=cookie) == g.UNAUTHORISED
+        issue(house.service, gate)
+        assert come(gate_of(house.service, clock), cookie=cookie) == g.UNAUTHORISED, "there is none any more"
+        clock.at += g.SESSION_LIVES_S + 1
+        assert come(gate, cookie=cookie) == g.UNAUTHORISED
+
+    def test_a_link_does_too(self, house: House) -> None:
+        gate = gate_of(house.service, shared="sesame")
+        code = gate.new_code(g.SHARED_ID)
+        cookie = gate.redeem("here", code)
+        assert isinstance(cookie, str)
+        assert name(come(gate, cookie=cookie))[0] == "shared"
+        assert isinstance(gate.redeem("here", code), Turned)
+
+    def test_who_sees_the_cookie_cannot_try_words_on_it(self, house: House) -> None:
+        cookie = gate_of(house.service, shared="sesame").redeem("here", "sesame")
+        assert isinstance(cookie, str)
+        inside = base64.urlsafe_b64decode(cookie.partition(".")[0]).decode()
+        assert tokens.hash_of("sesame")[:16] not in inside
+        other = gate_of(house.service, shared="sesame", secret=b"t" * 32).redeem("here", "sesame")
+        assert isinstance(other, str)
+        assert json.loads(inside)[0] not in base64.urlsafe_b64decode(other.partition(".")[0]).decode()
+
+    def test_there_is_none_without_a_shared_token(self, house: House) -> None:
+        gate = gate_of(house.service)
+        issue(house.service, gate)
+        payload = base64.urlsafe_b64encode(json.dumps(["", int(gate._now()) + 1000]).encode()).decode()
+        assert come(gate, cookie=f"{payload}.{gate._mac(payload)}") == g.UNAUTHORISED
+
+
+class TestStillWelcome:
+    """For streams, which outlast the moment they were let in."""
+
+    def test_until_the_token_is_revoked_or_expires(self, house: House) -> None:
+        clock = Clock()
+        gate = gate_of(house.service, clock)
+        (lasting, token), (short, _) = issue(house.service, gate), issue(house.service, gate, "ben", expires_s=60)
+        ann, ben = come(gate, lasting), come(gate, short)
+        assert isinstance(ann, Known)
+        assert isinstance(ben, Known)
+        assert gate.holds(ann)
+        assert gate.holds(ben)
+        clock.at += 61
+        assert gate.holds(ann)
+        assert not gate.holds(ben)
+        revoke(house.service, gate, token)
+        assert not gate.holds(ann)
+
+    def test_a_browser_until_its_session_or_its_token_ends(self, house: House) -> None:
+        clock = Clock()
+        gate = gate_of(house.service, clock, shared="sesame")
+        secret, token = issue(house.service, gate)
+        cookies = [gate.redeem("here", word) for word in (secret, "sesame")]
+        ann, shared = [come(gate, cookie=cookie) for cookie in cookies]
+        assert isinstance(ann, Known)
+        assert isinstance(shared, Known)
+        revoke(house.service, gate, token)
+        assert (gate.holds(ann), gate.holds(shared)) == (False, True)
+        clock.at += g.SESSION_LIVES_S + 1
+        assert not gate.holds(shared)
+
+    def test_who_needed_no_token_until_there_is_one(self, house: House) -> None:
+        gate = gate_of(house.service)
+        anyone, peer = come(gate), come(gate, uid=0)
+        assert isinstance(anyone, Known)
+        assert isinstance(peer, Known)
+        assert gate.holds(anyone)
+        issue(house.service, gate)
+        assert (gate.holds(anyone), gate.holds(peer)) == (False, True)
 
 
 class TestSocket:

@@ -34,6 +34,27 @@ def test_the_shared_token_and_whatever_looks_like_one(log: io.StringIO) -> None:
     assert said.count("***") == 4
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cookie: a=b; rota_session=WyJhIl0.0123; c=d",
+        'Cookie: rota_session="WyJhIl0.0123"; c=d',
+        "{'cookie': 'rota_session=WyJhIl0.0123'}",
+        "Authorization: Bearer WyJhIl0.0123",
+        "{'authorization': 'bearer WyJhIl0.0123'}",
+        "X-Auth-Token: WyJhIl0.0123",
+        "x-auth-token:WyJhIl0.0123",
+    ],
+)
+def test_a_session_and_whatever_was_sent_as_a_token(log: io.StringIO, line: str) -> None:
+    logging.getLogger("x").warning("odd request: %s", line)
+    said = log.getvalue()
+    assert "WyJhIl0" not in said
+    assert "0123" not in said
+    assert said.count("***") == 1
+    assert ("c=d" in said) == ("c=d" in line), "the rest can still be read"
+
+
 def test_also_inside_a_traceback(log: io.StringIO) -> None:
     secret, _ = tokens.make("ann", "user", 0.0)
     try:

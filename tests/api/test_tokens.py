@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rota.api import tokens
 from rota.app.authz import Principal, Role
-from rota.app.errors import Invalid
+from rota.app.errors import Conflict, Invalid
 
 NOW = 1_000.0
 
@@ -67,6 +67,36 @@ def test_what_makes_no_sense_is_refused_by_its_field(field: str, given: dict[str
         tokens.make(**{"user": "ann", "role": "user", "now": NOW, **given})  # type: ignore[arg-type]
     assert caught.value.field == field
     assert field in caught.value.message
+
+
+def made(user: str, role: str = "user", acts_for: str = "", expires_s: float | None = None) -> tokens.Token:
+    return tokens.make(user, role, NOW, acts_for=acts_for, expires_s=expires_s)[1]
+
+
+@pytest.mark.parametrize(
+    ("new", "field"),
+    [
+        (made("ann", "agent", "ben"), "user"),  # ann is a person
+        (made("ben", "agent", "ann"), "user"),  # so is ben: an agent acts for him
+        (made("carl", "agent", "carl"), "user"),  # and whoever it acts for itself
+        (made("bot"), "user"),
+        (made("bot", "admin"), "user"),
+        (made("helper", "agent", "bot"), "acts_for"),
+    ],
+)
+def test_nobody_bears_the_name_of_an_agent_nor_an_agent_a_persons(new: tokens.Token, field: str) -> None:
+    others = [made("ann"), made("bot", "agent", "ben")]
+    with pytest.raises(Conflict) as caught:
+        tokens.must_be_told_apart(new, others)
+    assert caught.value.field == field
+
+
+def test_a_second_token_of_the_same_is_fine_and_so_is_a_name_that_is_free_again() -> None:
+    others = [made("ann"), made("bot", "agent", "ben")]
+    for new in (made("ann", "admin"), made("bot", "agent", "ann"), made("dora"), made("helper", "agent", "ann")):
+        tokens.must_be_told_apart(new, others)
+    _, later = tokens.make("ann", "agent", NOW + 100, acts_for="ben")
+    tokens.must_be_told_apart(later, [made("ann", expires_s=60)])
 
 
 @given(st.text(max_size=80))

@@ -24,6 +24,7 @@ import rota.main
 from rota.adapters.store.compare import compare
 from rota.adapters.store.open import open_store
 from rota.adapters.store.store import SqlStore
+from rota.app.accounts import ONE_FOR_ALL
 from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, Command, Submit
 from rota.app.errors import Conflict, NotFound
@@ -63,6 +64,7 @@ class House:
         self.settings = Settings(self.data, simulated=(nodes, gpus))
         self.clock: Callable[[], Clock] | None = None  # instead of the system's
         self.wrap: Callable[[SqlStore], Store] | None = None  # around the real store
+        self.accounts = ONE_FOR_ALL  # as of a server that is not root, whoever runs the tests
         self.rota: Service
         self.parts: rota.main.Rota
         self._stack: ExitStack | None = None
@@ -71,6 +73,7 @@ class House:
     # -- open and close ---------------------------------------------------------------------------------------------
     def open(self) -> House:
         with ExitStack() as stack:
+            stack.enter_context(patch.object(rota.main, "_accounts", lambda settings: self.accounts))
             if self.clock is not None:
                 stack.enter_context(patch.object(rota.main, "SystemClock", self.clock))
             if self.wrap is not None:

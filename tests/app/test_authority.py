@@ -170,20 +170,6 @@ def test_an_agents_rerun_of_an_important_run_is_no_way_around_its_cap(house):
         house.do(Rerun(run_id, held=True), Principal("robot", Role.AGENT, acts_for="ann"))
 
 
-def test_whose_unix_account_a_run_may_use(house):
-    """One's own, or the server's; another's only by an admin. (The accounts need not exist: the runs are held.)"""
-    robot = Principal("robot", Role.AGENT, acts_for="me")
-    for who in (Principal("me", Role.USER), robot):
-        assert house.do(Submit(house.spec("true", account="me"), held=True), who).spec.account == "me"
-        for account in ("root", "you", "robot"):
-            with pytest.raises(Forbidden) as refusal:
-                house.do(Submit(house.spec("true", account=account), held=True), who)
-            assert refusal.value.field == "account"
-    run = house.do(Submit(house.spec("true", account="you"), user="me", held=True), ROOT)
-    with pytest.raises(Forbidden):
-        house.do(Rerun(run.id, held=True), Principal("me", Role.USER))
-
-
 def test_only_an_admin_submits_for_others(house):
     for role in (Role.USER, Role.AGENT, Role.VIEWER):
         with pytest.raises(Forbidden):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import json
 import os
 import pwd
@@ -12,26 +14,31 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_all
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from rota.adapters.clock import ManualClock
+from rota.adapters.processes import LinuxProcesses
 from rota.app import leases as module
 from rota.app.authz import Principal, Role
-from rota.app.commands import Cancel, EndLease, Hold, Pause, Rerun, Resume, Withdraw
+from rota.app.commands import Cancel, EndLease, Hold, Pause, Rerun, Resume, Submit, Withdraw
 from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Unavailable
 from rota.app.leases import Asked, Leases, NotAlive, numbers
 from rota.app.ports import RunFilter
+from rota.app.service import Service
 from rota.core.check import check
 from rota.core.run import ENDED, Cause, Run, RunState
 from tests.app.house import ANN, BOB, ROOT, SOURCES, House, alive, until, with_policy
 
 PATIENCE_S = 60.0
 ME = pwd.getpwuid(os.getuid()).pw_name
+MYSELF = Principal(ME, Role.USER)
 S = RunState
 
 
@@ -72,6 +79,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def taken(house: House, who: Principal, pid: int) -> str:
+    return leases(house).ask(who, pid, 0).granted.result(PATIENCE_S).run_id
+
+
 def waits(house: House) -> list[Run]:
     return [run for run in house.rota.view().runs.values() if run.state is S.QUEUED]
 
@@ -103,8 +114,7 @@ def test_numbers_count_flat_over_all_nodes(house, person):
     second = ask(house, person(), 4).granted.result(PATIENCE_S)
     last = ask(house, person(), 1).granted.result(PATIENCE_S)
     assert (first.gpus, second.gpus, last.gpus) == ((0, 1, 2), (4, 5, 6, 7), (3,))
-    view = house.rota.view()
-    assert numbers(view, view.runs[second.run_id]) == (4, 5, 6, 7)
+    assert numbers(house.rota.nodes(), house.run(second.run_id)) == (4, 5, 6, 7)
 
 
 def test_a_big_one_may_span_the_nodes(house, person):
@@ -374,14 +384,55 @@ def test_only_a_lease_that_was_given_can_be_given_back(house, person):
         house.do(EndLease(job), ROOT)
 
 
-def test_a_cancel_ends_the_process_as_it_would_a_job(house, person):
+def test_a_cancel_ends_the_owners_process_as_it_would_a_job(house, person):
     process = person()
-    run_id = given(house, process)
+    run_id = taken(house, MYSELF, process.pid)
     house.in_state(run_id, S.RUNNING)
-    house.do(Cancel(run_id, why="enough"), ANN)
+    house.do(Cancel(run_id, why="enough"), MYSELF)
     ended = house.wait(run_id)
     assert (ended.state, ended.why) == (S.CANCELLED, "enough")
     assert process.wait(PATIENCE_S) == -signal.SIGTERM
+
+
+def test_nobody_ends_a_process_by_leasing_for_it(house, person):
+    """Whoever names a process here says nothing about whose it is: its account does."""
+    process = person()
+    run_id = given(house, process, 0)
+    house.in_state(run_id, S.RUNNING)
+    for who in (ANN, ROOT):
+        with pytest.raises(Conflict, match="not ann's to end: give the lease back"):
+            house.do(Cancel(run_id, grace_s=0.0), who)
+    house.do(EndLease(run_id), ANN)
+    assert house.wait(run_id).state is S.SUCCEEDED
+    assert process.poll() is None
+
+
+def test_nor_a_job_of_somebody_else_that_has_the_same_account(house):
+    """On a server that is not root every job has one account, and a person may be called like it."""
+    theirs, mine = house.running(who=BOB), house.running(who=MYSELF)
+    jobs = {job: until(lambda job=job: house.run(job).attempt.pid, "it has a pid") for job in (theirs, mine)}
+    on_theirs, on_mine = taken(house, MYSELF, jobs[theirs]), taken(house, MYSELF, jobs[mine])
+    with pytest.raises(Conflict, match="to end"):
+        house.do(Cancel(on_theirs, grace_s=0.0), MYSELF)
+    on_shim = taken(house, MYSELF, house.shim_of(theirs))
+    with pytest.raises(Conflict, match="to end"):
+        house.do(Cancel(on_shim, grace_s=0.0), MYSELF)
+    house.do(Cancel(on_mine, grace_s=0.0), MYSELF)
+    house.wait(mine)
+    assert house.run(theirs).state is S.RUNNING
+    for lease in (on_theirs, on_shim):
+        house.do(EndLease(lease), MYSELF)
+
+
+def test_a_job_that_washed_off_its_mark_is_still_no_part_of_nobodys(house):
+    job = house.submit("exec env -i /bin/sleep 100000", who=BOB)
+    pid = until(lambda: (run := house.run(job)).attempt and run.attempt.pid, "it has a pid")
+    until(lambda: b"ROTA" not in Path(f"/proc/{pid}/environ").read_bytes(), "it is washed")
+    assert house.parts.processes.attempt_of(pid) is not None
+    lease = taken(house, MYSELF, pid)
+    with pytest.raises(Conflict, match="to end"):
+        house.do(Cancel(lease), MYSELF)
+    house.do(EndLease(lease), MYSELF)
 
 
 def test_giving_back_outweighs_a_cancel_in_the_same_breath(house, person):
@@ -552,6 +603,134 @@ def test_a_server_killed_with_9_loses_no_lease_and_keeps_no_dead_one(build, pers
     assert len(house.rota.view().runs) == 2, "it joined what was waiting"
     end(staying)
     assert len(rejoined.granted.result(PATIENCE_S).gpus) == 8
+
+
+# -- schedules that are rare, forced -----------------------------------------------------------------------------------
+def settled(house: House) -> None:
+    """Whatever was sent before is done, and everybody was told of it."""
+    house.loop.call(lambda desk: None).result(PATIENCE_S)
+
+
+class Deadlines:
+    """Instead of the clock: what is due is done when the test says so, also when it was called off too late."""
+
+    def __init__(self) -> None:
+        self.acts: list[Callable[[], None]] = []
+
+    def __call__(self, delay_s: float, act: Callable[[], None]) -> Callable[[], None]:
+        self.acts.append(act)
+        return lambda: None
+
+
+@contextlib.contextmanager
+def with_deadlines(house: House) -> Iterator[tuple[Leases, Deadlines]]:
+    later = Deadlines()
+    made = Leases(house.rota, house.parts.processes, later)
+    made.open()
+    yield made, later
+    made.close()
+
+
+def test_a_grant_that_comes_before_its_asker_listens_is_not_lost(house, person):
+    send = house.rota.send
+
+    def slow(who: Principal, command: Any) -> Future[Any]:
+        sent = send(who, command)
+        if isinstance(command, Submit):
+            sent.result(PATIENCE_S)
+            settled(house)  # it is granted, and told, before anybody has asked to hear of it
+        return sent
+
+    with patch.object(house.rota, "send", slow):
+        assert ask(house, person(), 2).granted.result(PATIENCE_S).gpus == (0, 1)
+        assert ask(house, person(), 2, "k").granted.result(PATIENCE_S).gpus == (2, 3)
+
+
+def test_who_comes_back_as_its_time_runs_out_keeps_what_it_was_told_it_has(house, person):
+    holder, process = person(), person()
+    given(house, holder, 8)
+    with with_deadlines(house) as (made, later):
+        first = made.ask(ANN, process.pid, 8, "k")
+        until(lambda: waits(house), "it waits")
+        first.leave()
+        (expire,) = later.acts
+        end(holder)
+        until(lambda: not waits(house), "its turn has come, and nobody is there")
+        settled(house)
+        grant = made.ask(ANN, process.pid, 8, "k").granted.result(PATIENCE_S)
+        expire()  # was on its way already
+        settled(house)
+        assert house.run(grant.run_id).attempt.stop is None
+        assert made.ask(ANN, process.pid, 8, "k").granted.result(PATIENCE_S) == grant
+
+
+def test_who_comes_back_too_late_begins_anew(house, person):
+    holder, process = person(), person()
+    given(house, holder, 8)
+    with with_deadlines(house) as (made, later):
+        first = made.ask(ANN, process.pid, 8, "k")
+        (old,) = until(lambda: waits(house), "it waits")
+        first.leave()
+        with house.occupied():
+            later.acts[0]()  # its withdrawal is sent, and not yet done
+            again = made.ask(ANN, process.pid, 8, "k")
+        assert house.wait(old.id).state is S.CANCELLED
+        end(holder)
+        assert again.granted.result(PATIENCE_S).run_id != old.id
+
+
+def test_what_is_given_in_the_turn_its_client_left_goes_back(house, person):
+    process = person()
+    with house.occupied():
+        asked = ask(house, process, 8)
+        asked.leave()
+    (run,) = until(lambda: house.store.runs(RunFilter(limit=10)), "it came in")
+    assert house.wait(run.id).state in ENDED
+    assert process.poll() is None
+    assert house.free() == 8
+
+
+def test_a_lease_costs_no_picture_of_the_whole_house(house, person):
+    with patch.object(Service, "view", side_effect=AssertionError("all live runs are copied")):
+        assert ask(house, person(), 3).granted.result(PATIENCE_S).gpus == (0, 1, 2)
+        with pytest.raises(Invalid, match="only 8 available"):
+            ask(house, person(), 9)
+
+
+def test_a_server_starts_and_works_where_no_process_can_be_watched(house, person):
+    holder, waiter = person(), person()
+    held = given(house, holder, 8)
+    ask(house, waiter, 8, "k")
+    until(lambda: waits(house), "one waits")
+    house.close()
+
+    def no_descriptor(self: LinuxProcesses, wanted: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with patch.object(LinuxProcesses, "_open", no_descriptor), patch.object(module, "WATCH_AGAIN_S", 0.05):
+        house.open()
+        assert house.run(held).state in (S.STARTING, S.RUNNING)
+        assert house.wait(house.submit("true", 0)).state is S.SUCCEEDED, "jobs notice nothing of it"
+    until(lambda: leases(house)._waiters == 1, "it is watched as soon as that is possible")
+    end(waiter)
+    until(lambda: not waits(house), "and its end is seen")
+
+
+def test_trying_out_takes_nothing(house, person):
+    process = person()
+    run = leases(house).try_out(ANN, process.pid, 3, "k").result(PATIENCE_S)
+    assert (run.state, run.user, run.spec.request.gpus) == (S.QUEUED, "ann", 3)
+    assert house.rota.view().runs == {}
+    grant = ask(house, process, 3, "k").granted.result(PATIENCE_S)
+    assert leases(house).try_out(ANN, process.pid, 3, "k").result(PATIENCE_S).id == grant.run_id
+    with pytest.raises(Conflict, match="another number"):
+        leases(house).try_out(ANN, process.pid, 4, "k")
+    with pytest.raises(Invalid):
+        leases(house).try_out(ANN, process.pid, 9)
+    with pytest.raises(Forbidden):
+        leases(house).try_out(Principal("eve", Role.VIEWER), process.pid, 1).result(PATIENCE_S)
+    with pytest.raises(NotAlive):
+        leases(house).try_out(ANN, 0, 1)
 
 
 # -- everything at once ------------------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ import pytest
 
 from rota.app import records
 from rota.app.authz import Principal, Role
-from rota.app.commands import Draft, PutRecord, Submit
-from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound
-from rota.app.ports import Record
-from tests.app.house import ANN, BOB, ROOT
+from rota.app.commands import Cancel, Draft, PutRecord, Submit
+from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Unavailable
+from rota.app.ports import Record, StoreBusy
+from rota.app.retention import Retention, tidy
+from tests.app.house import ANN, BOB, ROOT, until
 
 
 def put(house, kind: str = "alert", name: str = "a", body: object = None, who: Principal = ANN, **more: Any) -> Record:
@@ -133,3 +134,69 @@ def test_records_that_come_with_a_run(house):
     with pytest.raises(Invalid):
         house.do(Submit(house.spec("true"), records=drafts * 51), ANN)
     assert len(house.rota.records("workspace")) == 1
+
+
+def test_records_are_counted_once_however_many_come(house, monkeypatch):
+    counted = []
+    count = house.store.count_records
+    monkeypatch.setattr(house.store, "count_records", lambda *args: counted.append(args[0]) or count(*args))
+    for n in range(20):
+        put(house, name=f"r{n}")
+    house.do(Submit(house.spec("true", gpus=0), records=(Draft("alert", "with a run", "{}"),), held=True), ROOT)
+    assert counted == ["alert"]
+    assert house.loop.kinds["alert"] == 21 == count("alert", 1000)
+    put(house, name="r0", body="")
+    put(house, name="r1", body={"changed": True})
+    house.rota.try_out(ANN, PutRecord(Draft("alert", "dry", "{}"))).result(60)
+    assert house.loop.kinds["alert"] == 20 == count("alert", 1000)
+
+
+def test_what_was_not_stored_does_not_count(house, monkeypatch):
+    put(house, name="first")
+    append = house.store.append
+
+    def fails_once(*args, **more):
+        monkeypatch.setattr(house.store, "append", append)
+        raise StoreBusy("not now")
+
+    monkeypatch.setattr(house.store, "append", fails_once)
+    with pytest.raises(Unavailable):
+        put(house, name="lost")
+    until(lambda: not house.loop.degraded, "writing works again")
+    put(house, name="second")
+    assert house.loop.kinds["alert"] == 2
+
+
+def test_what_comes_with_a_run_is_bounded_too(house, monkeypatch):
+    monkeypatch.setattr(records, "MOST", {"workspace": 2})
+    submit = Submit(house.spec("true", gpus=0), records=(Draft("workspace", "", "{}"),), held=True)
+    for _ in range(2):
+        house.do(submit, ROOT)
+    with pytest.raises(Full, match="kind workspace"):
+        house.do(submit, ROOT)
+
+
+def test_room_is_made_by_what_grows_old(house, monkeypatch):
+    monkeypatch.setattr(records, "MAX_OF_A_KIND", 2)
+    put(house, "alert", "a")
+    put(house, "sweep", "s")
+    run = house.do(Submit(house.spec("true", gpus=0), records=(Draft("alert", "b", "{}"),), held=True), ROOT)
+    with pytest.raises(Full):
+        put(house, "alert", "c")
+    put(house, "token", "t", who=ROOT)
+    tidy(house.loop, Retention(runs_days=0.0))
+    assert [record.id for record in house.rota.records("alert")] == ["b"], f"{run.id} is still there"
+    assert house.rota.record("sweep", "s") is None
+    assert house.rota.record("token", "t") is not None
+    put(house, "alert", "c")
+
+
+def test_metrics_of_a_run_that_was_dropped_go_from_the_disk(house):
+    kept = house.do(Submit(house.spec("true", gpus=0), held=True), ROOT).id
+    gone = house.do(Submit(house.spec("true", gpus=0), held=True), ROOT).id
+    for run_id in (kept, gone):
+        house.parts.samples.append(run_id, [{"loss": 1.0}])
+    house.do(Cancel(gone))
+    tidy(house.loop, Retention(runs_days=-1.0), house.parts.samples)
+    until(lambda: not house.parts.samples.series(gone), "its metrics are gone")
+    assert house.parts.samples.series(kept)

@@ -213,8 +213,8 @@ def test_a_new_start_decides_on_the_nodes_of_today_not_on_those_of_the_last_serv
     data = tmp_path / "data"
     with open_rota(Settings(data, simulated=(2, 1))) as parts:
         rota = parts.service
-        running = [rota.do(ANN, Submit(Spec("x", ("sleep", "0.5"), "/"))).id for _ in range(2)]
-        queued = [rota.do(ANN, Submit(Spec("x", ("true",), "/"))).id for _ in range(4)]
+        running = [rota.do(ROOT, Submit(Spec("x", ("sleep", "0.5"), "/"))).id for _ in range(2)]
+        queued = [rota.do(ROOT, Submit(Spec("x", ("true",), "/"))).id for _ in range(4)]
         before = rota.ask(lambda state, now: state.version)
         until(lambda: all(rota.run(run_id).state is RunState.RUNNING for run_id in running), "both run")
     time.sleep(0.7)  # both have ended unseen: yesterday's two nodes look free

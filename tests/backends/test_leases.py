@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -256,6 +257,56 @@ def test_a_process_of_somebody_we_may_not_signal_keeps_its_lease(rig, backend, r
     monkeypatch.undo()
     os.kill(order.holder.pid, signal.SIGKILL)
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
+
+
+def test_what_is_not_its_owners_is_never_signalled(rig, backend, reports):
+    """Neither where it is not to be ended at all, nor once it has another account than the lease was given for."""
+    for uid in (-1, os.getuid() + 1):
+        order = rig.order("last for ever")
+        holder = replace(order.holder, uid=uid)
+        assert evict.family(holder) == ()
+        backend.launch(replace(order, holder=holder))
+        backend.stop(order.attempt_id, StopOrder("cancelled", signal=9, grace_s=0.0))
+        assert isinstance(backend.observe(order.attempt_id), Live)
+        assert not evict.signal_all([(holder.pid, holder.start_ticks)], signal.SIGKILL, uid)
+        assert rig.people[-1].poll() is None
+        backend.stop(order.attempt_id, StopOrder("released"))
+        assert isinstance(backend.observe(order.attempt_id), Exit)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to start a process of another account")
+def test_of_a_family_only_those_of_the_owners_account_are_ended(rig, backend, reports):
+    code = "import subprocess, sys; print(subprocess.Popen(['sleep', '1000'], user=54321).pid, flush=True); input()"
+    holder = rig.person(sys.executable, "-c", code, stdin=subprocess.PIPE)
+    stranger = int(rig.says(holder))
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    assert [pid for pid, _ in evict.family(holder)] == [holder.pid]
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal=9, grace_s=0.0))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert procs.start_time(stranger) is not None
+    os.kill(stranger, signal.SIGKILL)
+    rig.people[-2].stdin.close()
+
+
+def test_one_that_cannot_be_watched_keeps_no_other_from_being_given(rig, backend, reports, monkeypatch):
+    first, second = rig.order("last for ever"), rig.order("last for ever")
+    look = rig.processes._open
+
+    def no_descriptor_for_the_first(holder: Holder) -> int:
+        if holder == first.holder:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return look(holder)
+
+    monkeypatch.setattr(rig.processes, "_open", no_descriptor_for_the_first)
+    with pytest.raises(OSError, match="Too many open files"):
+        backend.launch(first, second)
+    assert reports.started(second.attempt_id) is not None
+    assert backend.observe(first.attempt_id) == Live(first.holder.pid), "that it lives is true all the same"
+    monkeypatch.undo()
+    backend.observe(first.attempt_id)
+    os.kill(first.holder.pid, signal.SIGKILL)
+    assert rig.end_of(reports, first).cause is Cause.RELEASED, "it is watched by now"
 
 
 def test_the_next_server_takes_over_what_lives_and_ends_what_died_meanwhile(rig, reports):

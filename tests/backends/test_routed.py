@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -107,6 +108,34 @@ def test_a_stop_before_the_launch_vetoes_a_lease_too(rig, backend, reports, hold
     assert reports.started(order.attempt_id) is None
     assert backend.observe(order.attempt_id) == end
     assert holder.poll() is None
+
+
+def test_a_lease_that_cannot_be_given_holds_up_no_job(rig, backend, reports, holder, monkeypatch):
+    order, job = lease(rig, holder), rig.order("say hello")
+
+    def no_descriptor(wanted: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(rig.processes, "_open", no_descriptor)
+    with pytest.raises(OSError, match="Too many open files"):
+        backend.launch(order, job)
+    assert rig.end_of(reports, job).code == 0
+    monkeypatch.undo()
+    backend.launch(order)
+    assert rig.start_of(reports, order) == Started(order.attempt_id, holder.pid)
+
+
+def test_trouble_with_the_jobs_holds_up_no_lease(rig, backend, reports, holder, monkeypatch):
+    order, job = lease(rig, holder), rig.order("say hello")
+
+    def full(*orders: LaunchOrder) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backend._jobs, "launch", full)
+        with pytest.raises(OSError, match="No space"):
+            backend.launch(job, order)
+    assert rig.start_of(reports, order) == Started(order.attempt_id, holder.pid)
 
 
 def test_a_lease_that_comes_to_the_jobs_by_mistake_is_refused(tmp_path, holder):

@@ -166,3 +166,24 @@ def test_a_tmux_window_is_only_an_onlooker(
     with terminal.connect(root, order.attempt_id) as line:
         line.sendall(terminal.typed(b"bye\n"))
     assert rig.end_of(reports, order).code == 5
+
+
+def test_a_session_that_is_not_there_is_made(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, tmux: Callable[..., str]
+) -> None:
+    order = launch(rig, backend, reports)
+    tmux("set-environment", "-g", "PYTHONPATH", str(Path(terminal.__file__).parents[3]))
+    for _ in range(2):
+        terminal.tmux_window(rig.root / "backend", order.attempt_id, "loo", tmux.__name__)
+    assert tmux("list-windows", "-t", "=loo", "-F", "#W").split() == [order.attempt_id] * 2
+    assert order.attempt_id not in tmux("list-windows", "-t", "=look", "-F", "#W"), "whose name only begins so"
+    wait_for(lambda: "size" in tmux("capture-pane", "-p", "-t", "=loo:0"), "the window shows the job")
+    with terminal.connect(rig.root / "backend", order.attempt_id) as line:
+        line.sendall(terminal.typed(b"bye\n"))
+    assert rig.end_of(reports, order).code == 5
+
+
+def test_what_tmux_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TMUX", raising=False)
+    with pytest.raises(terminal.NoTerminal, match="tmux"):
+        terminal.tmux_window(tmp_path, "0123456789ab-1", socket_name=f"rota-test-{os.getpid()}-nobody")

@@ -368,11 +368,11 @@ async def _watch(server: Served, count: int, events: int) -> tuple[list[float], 
     heard = [0]
 
     async def listen(socket: Any) -> None:
-        expected: int | None = None
+        expected: int = json.loads(await socket.recv())["seq"] + 1  # it says first where "from now on" begins
         for _ in range(events):
             message = json.loads(await socket.recv())
             seq = message["seq"]
-            assert expected is None or seq == expected, f"{seq} after {expected}"
+            assert seq == expected, f"{seq} after {expected}"
             expected = seq + 1
             last[seq] = time.perf_counter()
             heard[0] += 1

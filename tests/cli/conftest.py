@@ -1,4 +1,5 @@
-"""A shell with a data directory of its own, whose house is judged at the end of every test."""
+"""Servers that the tests share, one of each shape, and a shell with a data directory of its own. Each is judged at its
+end as every house is."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.lab import Lab
 from tests.cli.rota import Shell
-from tests.cli.server import Server, running_server
 
 
 @pytest.fixture
@@ -18,14 +19,28 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     made.finish()
 
 
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Server]:
-    with running_server() as made:
+@pytest.fixture(scope="session")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab(tmp_path_factory.mktemp("lab")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def shared_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab(tmp_path_factory.mktemp("box"), nodes=1) as made:
         yield made
 
 
 @pytest.fixture
-def server(one_server: Server) -> Iterator[Server]:
-    """A real server with nothing on it, shared by the tests of a file."""
-    yield one_server
-    one_server.clear()
+def lab(shared_lab: Lab, tmp_path: Path) -> Iterator[Lab]:
+    """2 nodes x 4 GPUs, all free; nothing in sight, and a home of its own."""
+    with shared_lab.visit(tmp_path / "home"):
+        yield shared_lab
+
+
+@pytest.fixture
+def box(shared_box: Lab, tmp_path: Path) -> Iterator[Lab]:
+    """One machine with 4 GPUs, used through its lease door."""
+    with shared_box.visit(tmp_path / "home"):
+        shared_box.env["GPUSCHED_URL"] = shared_box.server.lease_url
+        yield shared_box

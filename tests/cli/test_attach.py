@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import IO
+
+import pytest
 
 from tests.backends.helpers import wait_for
 from tests.cli.rota import Shell, ends
@@ -46,3 +50,25 @@ def test_an_unknown_run(shell: Shell) -> None:
     shell.rota("local", "--simulate", "1x1", "--", "true")
     answer = shell.rota("attach", "000000000000")
     assert answer.returncode == 75 and b"no run" in answer.stderr
+
+
+@pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux")
+@pytest.mark.parametrize("name", ["ROTA_TMUX_SESSION", "RESEARCH_AGENT_TMUX_SESSION"])
+def test_the_tmux_session_that_the_environment_names(shell: Shell, tmp_path: Path, name: str) -> None:
+    (tmp_path / "tmux").mkdir(mode=0o700)
+    env = {**shell.env, "TMUX_TMPDIR": str(tmp_path / "tmux")}
+    with shell.start("local", "--simulate", "1x1", "--terminal", "--", "sleep", "30") as process:
+        run_id = wait_for(lambda: run_id_of(shell), "the run to be running")
+        bad = shell.rota("attach", "--tmux", run_id, env={**env, name: "a:b"})
+        answer = shell.rota("attach", "--tmux", run_id, env={**env, name: "research agent"})
+        try:
+            windows = subprocess.run(
+                ["tmux", "list-windows", "-a", "-F", "#S/#W"], env=env, capture_output=True, text=True, check=True
+            )
+        finally:
+            subprocess.run(["tmux", "kill-server"], env=env, capture_output=True, check=False)
+            process.terminate()
+            ends(process)
+    assert (bad.returncode, answer.returncode) == (2, 0), (bad, answer)
+    assert name.encode() in bad.stderr
+    assert windows.stdout == f"research agent/{run_id}-1\n"

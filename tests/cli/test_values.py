@@ -1,4 +1,4 @@
-"""What people write for times, priorities, variables and parameters; and how names of others are shown."""
+"""What people write for times, priorities and parameters; and how names of others are shown."""
 
 from __future__ import annotations
 
@@ -42,18 +42,6 @@ def test_priorities_by_word_and_number():
     for word in ("", "0", "5", "urgent"):
         with pytest.raises(click.BadParameter):
             kind.convert(word, None, None)
-
-
-def test_which_variables_go_along():
-    mine = {"A": "1", "B": "2", "odd.name": "x", "BASH_FUNC_module%%": "() { :; }"}
-    everything = values.variables((), "ALL", mine)
-    assert everything == {"A": "1", "B": "2", "BASH_FUNC_module%%": "() { :; }"}
-    assert values.variables(("C=3", "A=9"), "ALL", mine)["A"] == "9"
-    assert values.variables(("C=a=b",), "NONE", mine) == {"C": "a=b"}
-    assert values.variables(("B",), "NONE", mine) == {"B": "2"}
-    assert values.variables((), "A,C=3,GONE", mine) == {"A": "1", "C": "3"}
-    with pytest.raises(click.BadParameter, match="no name of a variable"):
-        values.variables(("9=x",), "ALL", mine)
 
 
 def test_parameters_of_a_sweep():

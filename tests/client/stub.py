@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -37,6 +38,7 @@ class Stub:
     reply: Reply
     listener: socket.socket
     url: str
+    tls: ssl.SSLContext | None = None
     asked: list[Asked] = field(default_factory=list)
     links: int = 0
     _open: list[socket.socket] = field(default_factory=list)
@@ -53,7 +55,7 @@ class Stub:
             threading.Thread(target=self._talk, args=(link,), daemon=True).start()
 
     def _talk(self, link: socket.socket) -> None:
-        with link, suppress(OSError):
+        with suppress(OSError), self._secured(link) as link:
             file = link.makefile("rb")
             with file:
                 while (asked := self._read(file)) is not None:
@@ -64,6 +66,12 @@ class Stub:
                         link.sendall(piece)
                     if not isinstance(answer, bytes) or b"Connection: close" in answer[:200]:
                         return
+
+    def _secured(self, link: socket.socket) -> socket.socket:
+        if self.tls is None:
+            return link
+        with link:  # the socket passes to the other, or is closed where there is none
+            return self.tls.wrap_socket(link, server_side=True)
 
     def _read(self, file: Any) -> Asked | None:
         line = file.readline().decode()
@@ -90,16 +98,17 @@ class Stub:
 
 
 @contextmanager
-def stub(reply: Reply, path: Path | None = None) -> Iterator[Stub]:
+def stub(reply: Reply, path: Path | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Stub]:
     if path is None:
         listener = socket.create_server(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        port = listener.getsockname()[1]
+        url = f"https://localhost:{port}" if tls is not None else f"http://127.0.0.1:{port}"
     else:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen(50)
         url = f"unix://{path}"
-    made = Stub(reply, listener, url)
+    made = Stub(reply, listener, url, tls)
     thread = threading.Thread(target=made.serve, daemon=True)
     thread.start()
     try:

@@ -66,6 +66,23 @@ def test_events_go_on_where_they_broke_off(how):
 
 
 @both
+def test_from_now_on_means_from_then_on_also_if_the_line_breaks_at_once(how):
+    """The server says first where "now" is; what happens while the line is down is not lost."""
+    hello = b'retry: 1000\n\nid: 40\nevent: hello\ndata: {"seq":40}\n\n'
+
+    def reply(asked: Asked) -> bytes:
+        if asked.number == 1:
+            return stream() + hello
+        after = int(asked.headers["last-event-id"])
+        return told(*range(after + 1, after + 3))
+
+    with stub(reply) as server:
+        found = collect(server.url, how, "events", count=3)
+    assert [event["seq"] for event in found] == [41, 42, 43], "and the greeting is no event"
+    assert [asked.headers.get("last-event-id") for asked in server.asked] == [None, "40", "42"]
+
+
+@both
 def test_a_log_is_followed_to_its_end_over_broken_lines(how):
     log = [("1.5", "hello"), ("1.6", "\n"), ("2.6", "wörld"), ("2.7", "\n")]  # attempt.byte
 

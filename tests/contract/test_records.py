@@ -250,3 +250,38 @@ def test_a_server_on_another_directory_does_not_start(postgres: Postgres, tmp_pa
         assert rota.wait(run.id, 60).attempts_made == 1
     with open_rota(two) as opened:
         assert opened.service.run(run.id).state is RunState.CANCELLED
+
+
+def test_old_ones_pass_when_nothing_needs_them(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "IDS_AT_ONCE", 2)  # several questions
+    house = House(store)
+    cluster(house)
+    lives, swept = house.submit(), house.submit(group="busy")
+    for n in range(5):
+        put(house, "journey", f"old{n}", "{}", parent="a session")
+    put(house, "alert", "of a run that lives", "{}", parent=lives.id)
+    put(house, "sweep", "busy", "{}")
+    put(house, "sweep", "empty", "{}")
+    put(house, "token", "t", "{}")
+    house.commit()
+    house.now += 100
+    put(house, "journey", "young", "{}")
+    house.commit()
+    since = house.now - 50
+    assert store.compact(house.state, before=0.0, keep_runs_since=since) == 0, "no kind was said to pass"
+    passing = ("journey", "alert", "sweep")
+    assert store.compact(house.state, before=0.0, keep_runs_since=since, passing=passing) == 6
+    assert store.compact(house.state, before=0.0, keep_runs_since=since, passing=passing) == 0
+    assert [record.id for record in store.records("journey")] == ["young"]
+    assert store.record("alert", "of a run that lives") is not None
+    assert [record.id for record in store.records("sweep")] == ["busy"], f"{swept.id} is still there"
+    assert store.record("token", "t") is not None
+
+
+def test_counts_say_up_to_where(store: SqlStore) -> None:
+    house = House(store)
+    cluster(house)
+    house.submit()
+    house.commit()
+    counts, seq = store.counted()
+    assert (counts[RunState.QUEUED], seq) == (1, house.state.version)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
+from rota.adapters.store import rows
 from rota.adapters.store.compare import compare
 from rota.adapters.store.store import SqlStore
 from rota.app.ports import Fenced, KeyRecord, RunFilter, StoreBroken, StoreError
@@ -368,3 +369,35 @@ def test_predictions_are_learnt_again(where: str, opener: Opener) -> None:
     house.store.close()
     assert house.state.history.predict("ann", spec) == 100.0
     assert opener(where).load().history.predict("ann", spec) == 100.0
+
+
+def test_a_run_knows_when_it_got_into_line(store: SqlStore) -> None:
+    """Rows say so only where it is not the usual; those of an older Rota say nothing at all."""
+    house = House(store)
+    cluster(house)
+    runs = [house.submit() for _ in range(4)]
+    at_once, again, held, gone = (run.id for run in runs)
+    first = house.now
+    for run_id in (again, held):
+        house.do(e.RunHeld(at=house.now, run_id=run_id))
+    house.commit()
+    house.now += 5
+    house.do(e.RunReleased(at=house.now, run_id=again))
+    house.end(gone)
+    house.commit()
+    wanted = {at_once: first, again: first + 5, held: first, gone: first}
+    found = {run.id: run for run in store.runs(RunFilter())}
+    assert {run_id: run.queued_at for run_id, run in found.items()} == wanted
+    assert compare(store.replay(), store.load()) == []
+    store.compact(house.state, before=1e12, keep_runs_since=0.0)
+    assert compare(store.replay(), store.load()) == [], "from a checkpoint as well"
+    assert '"queued_at"' not in rows.facts_text(found[at_once]), "nothing is written for most"
+
+
+def test_a_row_that_does_not_say_when_it_got_into_line(store: SqlStore) -> None:
+    house = House(store)
+    cluster(house)
+    run = house.submit()
+    never = replace(run, state=RunState.CANCELLED, queued_at=None)
+    assert '"queued_at":null' in rows.facts_text(never), "stopped before it ever was in line"
+    assert '"queued_at"' not in rows.facts_text(replace(run, state=RunState.HELD, queued_at=None))

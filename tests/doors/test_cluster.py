@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rota.api.survey import LABELS, type_of
+from rota.core.clusters import LABELS, canonical
 from tests.app.house import until
 from tests.doors.people import ANN, MakeServer, people
 from tests.doors.server import Server
@@ -172,6 +172,23 @@ def test_what_is_no_cluster(common: Server, route: str, body: Any, status: int, 
 def test_words_for_types() -> None:
     words = {"localgpu": "local_gpu", "Local-GPU-Cluster": "local_gpu", "shared_gpu": "shared_head_node"}
     words |= {"shared-gpu-head-node": "shared_head_node", "k8s": "kubernetes", " SLURM ": "slurm"}
-    assert {word: type_of(word) for word in words} == words
-    assert [type_of(word) for word in LABELS] == list(LABELS)
-    assert type_of("toaster") is None
+    assert {word: canonical(word) for word in words} == words
+    assert [canonical(word) for word in LABELS] == list(LABELS)
+    assert canonical("toaster") is None
+
+
+def test_what_the_environment_says_counts_from_the_start(make_server: MakeServer) -> None:
+    """Nobody has looked yet, and GPUs there are: the word given at the start stands all the same, at every door."""
+    server = make_server(nodes=1, gpus=3, env={"RESEARCH_AGENT_CLUSTER_TYPE": "k8s"})
+    cluster = server.get("/cluster").ok()["cluster"]
+    assert (cluster["type"], cluster["label"], cluster["source"]) == ("kubernetes", "Kubernetes", "detected")
+    assert (cluster["confidence"], cluster["gpu_count"], cluster["last_detected_at"]) == (0.98, 3, None)
+    assert server.get("/capacity").ok()["cluster_type"] == "kubernetes"
+
+
+def test_capacity_speaks_of_the_cluster_that_was_found(make_server: MakeServer) -> None:
+    server = make_server(nodes=1, gpus=0)
+    found = server.post("/cluster/detect", {"preferred_type": "slurm"}).ok()["cluster"]
+    assert (found["type"], found["source"], found["confidence"]) == ("slurm", "manual", 1.0)
+    assert "chosen by hand" in found["details"]["signals"], "what was insisted on is what was looked for"
+    assert server.get("/capacity").ok()["cluster_type"] == "slurm"

@@ -146,3 +146,10 @@ def test_other_peoples_jobs_can_be_hidden(make_server: Callable[..., Server]) ->
             refused = server.delete(f"/queue/{hers}")
             assert refused.status == 404, "that it is there at all is not told"
     server.token = "shared-secret"
+
+
+def test_no_more_gpus_than_a_look_can_show(common: Server) -> None:
+    answer = common.post("/gpu/initialize", {"node_count": 65, "gpus_per_node": 64})
+    assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["body", "node_count"])
+    assert "4096" in answer.json["detail"][0]["msg"]
+    assert common.post("/gpu/initialize?dry_run=true", {"node_count": 64, "gpus_per_node": 64}).status == 200

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.app.house import PATIENCE_S, Gate, alive, until
-from tests.doors.server import Answer, Server, curl
+from tests.doors.server import Answer, Server, curl, parse
 
 SRUN = str(Path(__file__).with_name("srun.sh"))
 NOBODY = 65534
@@ -329,6 +329,80 @@ def test_giving_back(desk: Desk) -> None:
     desk.server.in_state(job, "running")
     assert desk.server.post("/release", {"job_id": job}, lease=True).status == 409, "a job is no lease"
     assert desk.server.job(job)["state"] == "running"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to call as another account")
+def test_only_its_owner_gives_a_lease_back(desk: Desk) -> None:
+    """At the port without tokens the kernel says whose connection it is."""
+    mine = desk.acquire({"pid": os.getpid(), "num_gpus": 2}).ok()["job_id"]
+    theirs = subprocess.Popen(["sleep", "100000"], user=NOBODY, group=NOBODY, extra_groups=[])
+    try:
+        nobodys = desk.acquire({"pid": theirs.pid, "num_gpus": 1}).ok()["job_id"]
+        for query in ("", "?dry_run=true"):
+            refused = as_nobody(f"{desk.server.lease_url}/release{query}", {"job_id": mine})
+            assert refused.status == 403, refused.body
+            assert list(refused.json) == ["error"]
+        assert len(desk.status()["gpus_allocated"]) == 3
+        assert as_nobody(f"{desk.server.lease_url}/release", {"job_id": nobodys}).ok() == {"released": True}
+        again = desk.acquire({"pid": theirs.pid, "num_gpus": 1}).ok()["job_id"]
+        assert desk.server.post("/release", {"job_id": again}, lease=True).ok() == {"released": True}, "root may too"
+    finally:
+        theirs.kill()
+        theirs.wait()
+    assert desk.server.post("/release", {"job_id": mine}, lease=True).ok() == {"released": True}
+
+
+def as_nobody(url: str, body: Any) -> Answer:
+    argv = ["curl", "-sS", "-i", "--max-time", str(PATIENCE_S), "-d", json.dumps(body), url]
+    done = subprocess.run(
+        argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdout=subprocess.PIPE, check=True
+    )
+    return parse(done.stdout)
+
+
+def test_a_dry_run_takes_nothing(desk: Desk) -> None:
+    body = {"pid": os.getpid(), "num_gpus": 3}
+    for lease in (True, False):
+        tried = desk.server.post("/acquire?dry_run=true", body, lease=lease).ok()
+        assert (tried["gpus"], tried["dry_run"]) == ("", True)
+        assert len(tried["job_id"]) == 12
+        assert desk.server.get(f"/runs/{tried['job_id']}").status == 404
+    assert (desk.free(), desk.jobs()) == (4, [])
+    over = desk.server.post("/acquire?dry_run=true", {"pid": os.getpid(), "num_gpus": 5}, lease=True)
+    assert over.status == 400
+    assert "only 4 available" in over.json["error"]
+    assert desk.server.post("/acquire?dry_run=maybe", body, lease=True).status == 400
+    desk.holder(4)
+    desk.server.post("/acquire?dry_run=true", body, lease=True).ok()  # what would wait is answered at once
+
+
+def test_a_lease_is_no_way_to_end_somebodys_process(make_server: Callable[..., Server]) -> None:
+    server = make_server(nodes=1, gpus=2, env={"ROTA_SHARED_TOKEN": "shared-secret", "ROTA_RUN_AS": "nobody"})
+    server.token = "shared-secret"
+    anns = server.post("/tokens", {"user": "ann", "role": "user"}).ok()["token"]
+    bots = server.post("/tokens", {"user": "bot", "role": "agent", "acts_for": "ann"}).ok()["token"]
+    job = server.sleeper(0, user="ben")
+    server.in_state(job, "running")
+    job_pid = until(lambda: _pid_of(server, job), "it has a pid")
+    with subprocess.Popen(["sleep", "100000"]) as somebodys:
+        for token in (anns, bots):
+            for pid in (somebodys.pid, job_pid):
+                server.token = token
+                lease = server.post("/acquire", {"pid": pid, "num_gpus": 0}).ok()["job_id"]
+                refused = server.delete(f"/queue/{lease}")
+                assert refused.status in (400, 409), refused.body
+                assert "not ann's to end" in refused.body.decode()
+                assert server.post(f"/runs/{lease}/stop").status in (400, 409)
+                server.post("/release", {"job_id": lease}).ok()
+        server.token = "shared-secret"
+        assert somebodys.poll() is None
+        assert server.job(job)["state"] == "running"
+        somebodys.kill()
+
+
+def _pid_of(server: Server, job: str) -> int:
+    found = [one["pid"] for one in server.get("/jobs").ok() if one["id"] == job]
+    return int(found[0] or 0)
 
 
 def test_with_tokens_the_main_port_asks_for_one(make_server: Callable[..., Server]) -> None:

@@ -318,3 +318,24 @@ def test_acknowledged_is_durable(server: Server) -> None:
     order = [job["id"] for job in server.get("/queue").ok()["queued"]]
     assert order == [known[5], *known[:5], *known[7:]]
     assert server.job(known[6])["state"] == "canceled"
+
+
+def test_only_a_queued_job_is_moved_here(server: Server) -> None:
+    """A run that is only ready has its priority set at the runs door."""
+    held = server.post("/runs", {"name": "a", "command": "true"}).ok()["id"]
+    assert server.patch(f"/queue/{held}/priority", {"priority": 4}).status == 404
+    assert server.patch(f"/runs/{held}/priority", {"priority": 4}).ok()["priority"] == 4
+
+
+def test_a_dry_run_stands_where_the_job_will_stand(server: Server) -> None:
+    """Under fair_share who used little goes first, whatever the priorities say."""
+    server.put("/orchestrator/policy", {"scheduling_algorithm": "fair_share"}).ok()
+    server.in_state(server.sleeper(16, user="ann"), "running")
+    for _ in range(3):
+        server.sleeper(16, user="ann", priority=4)
+    body = {"run_id": "x", "user": "ben", "command": "true", "gpu_count": 16, "priority": 1}
+    dry = server.post("/queue/submit?dry_run=true", body).ok()["queue_position"]
+    assert dry == server.post("/queue/submit", body).ok()["queue_position"] == 1
+    body["user"] = "ann"
+    dry = server.post("/queue/submit?dry_run=true", body).ok()["queue_position"]
+    assert dry == server.post("/queue/submit", body).ok()["queue_position"] == 5

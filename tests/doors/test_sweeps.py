@@ -287,3 +287,24 @@ def test_grid() -> None:
     assert said == "--flag=True,--none=None,--text=it's; $HOME `id` \n*,--n=-0.5,"
     with pytest.raises(Invalid, match="can not be the name of an option"):
         grid.cells({"a b": 1}, 1)
+
+
+def test_a_sweep_without_a_directory_has_the_servers(server: Server) -> None:
+    assert server.post("/sweeps", LONG).ok()["workdir"] == str(server.where)
+
+
+def test_a_sweep_starts_whole_or_not_at_all(make_server: MakeServer) -> None:
+    """One of its runs is another person's: nothing is let go, and no cap is set."""
+    server = make_server()
+    who = people(server, boss="admin", **{ANN: "user", BEN: "user"})
+    sweep = who[ANN].post("/sweeps", {**LONG, "gpu_count": 0, "workdir": "/"}).ok()["id"]
+    other = who[BEN].post("/runs", {"name": "b", "command": "true", "gpu_count": 0, "workdir": "/"}).ok()["id"]
+    who["boss"].post(f"/runs/{other}/add-to-sweep?sweep_id={sweep}").ok()
+    assert who[ANN].post(f"/sweeps/{sweep}/start?parallel=2").status == 403
+    shown = who[ANN].get(f"/sweeps/{sweep}").ok()
+    assert (shown["progress"]["ready"], shown["parallel"]) == (6, None)
+    begun = who["boss"].post(f"/sweeps/{sweep}/start?parallel=2&dry_run=true").ok()
+    assert (begun["message"], begun["dry_run"]) == ("Started 2/6 runs", True)
+    assert who[ANN].get(f"/sweeps/{sweep}").ok()["progress"]["ready"] == 6
+    assert who["boss"].post(f"/sweeps/{sweep}/start?parallel=2").ok()["message"] == "Started 2/6 runs"
+    assert who[ANN].get(f"/sweeps/{sweep}").ok()["parallel"] == 2

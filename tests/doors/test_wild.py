@@ -35,3 +35,15 @@ def test_the_counts_are_open_and_nothing_else(make_server: MakeServer) -> None:
         assert server.get(path).status == 401, path
     server.token = "common-token-0123456789"
     assert server.get("/runs").ok() == []
+
+
+def test_whoever_polls_it_copies_nothing(tmp_path: Path) -> None:
+    """It is open to all, so it must not cost what a view of all live runs costs."""
+    house = House(tmp_path / "house", 2, 8)
+    house.open()
+    try:
+        with patch.object(house.rota, "view", side_effect=AssertionError("a view was made")):
+            answer = json.loads(system_health(SimpleNamespace(service=house.rota)).body)
+        assert (answer["total"], answer["max_concurrent"]) == (0, 16)
+    finally:
+        house.finish()

@@ -186,6 +186,54 @@ def test_our_pages_hold_no_inline_script_and_load_nothing_from_elsewhere(lab: La
     assert (page.inline, page.foreign) == ([], [])
 
 
+def logged_in(lab: Lab, code: str) -> dict[str, str]:
+    """The headers of a page of ours, after a login."""
+    ours = {"origin": f"http://127.0.0.1:{lab.port}"}
+    answer = ask(lab.port, "POST", "/login", {"code": code}, headers=ours)
+    assert answer.status == 200, answer.body
+    kept = answer.header("set-cookie")
+    assert all(word in kept for word in ("HttpOnly", "SameSite=strict", "Path=/"))
+    return {**ours, "cookie": kept.partition(";")[0]}
+
+
+def test_the_shared_token_logs_a_browser_in(lab: Lab) -> None:
+    page = logged_in(lab, SHARED)
+    me = ask(lab.port, "GET", "/whoami", headers=page).ok()
+    assert (me["name"], me["role"], me["known_by"], me["token_id"]) == ("shared", "admin", "cookie", "shared")
+    assert ask(lab.port, "GET", "/queue", headers=page).status == 200
+    assert SHARED not in page["cookie"]
+
+
+def test_a_link_is_for_oneself_or_by_an_admin(lab: Lab) -> None:
+    own = lab.ask("GET", "/whoami", by="ann").ok()["token_id"]
+    assert own == lab.ids["ann"]
+    made = lab.ask("POST", f"/tokens/{own}/link", by="ann").ok()
+    assert made["url"] == f"http://127.0.0.1:{lab.port}{made['path']}"
+    assert lab.ask("POST", f"/tokens/{own}/link", by="ben").status == 403
+    assert lab.ask("POST", "/tokens/shared/link", by="ben").status == 403
+    for by, token_id, name in (("root", own, "ann"), ("", "shared", "shared"), ("eve", lab.ids["eve"], "eve")):
+        code = lab.ask("POST", f"/tokens/{token_id}/link", by=by).ok()["path"].partition("code=")[2]
+        assert ask(lab.port, "GET", "/whoami", headers=logged_in(lab, code)).ok()["name"] == name
+
+
+def test_a_session_does_not_make_itself_last(lab: Lab) -> None:
+    page = logged_in(lab, lab.tokens["ann"])
+    assert ask(lab.port, "POST", f"/tokens/{lab.ids['ann']}/link", headers=page).status == 403
+
+
+def test_nobody_gets_an_agents_name(lab: Lab) -> None:
+    """Under one name they would share what was promised to a key."""
+    for body in (
+        {"user": "ann", "role": "agent", "acts_for": "ben"},
+        {"user": "bot"},
+        {"user": "carl", "role": "agent", "acts_for": "carl"},
+    ):
+        answer = lab.ask("POST", "/tokens", body)
+        assert answer.status == 409, answer.body
+        assert repr(body["user"]) in answer.json["detail"]
+        assert lab.ask("POST", "/tokens?dry_run=true", body).status == 409
+
+
 MARKUP = (
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"><svg onload=alert(1)>", "javascript:alert(1)",
     "</script><script>alert(1)</script>", "<!--", "\x1b]8;;http://evil.example\x07click\x1b]8;;\x07", "{{constructor}}",

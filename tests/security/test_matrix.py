@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rota.api.guard import OPEN, OPEN_BELOW, OPEN_TO_READ
+from tests.app.house import until
 from tests.security.kit import Answer, Lab, ask, the_app
 
 # sorts of routes: who is let through. "ann" owns what is asked about, "ben" is somebody else, "bot" acts for ann, "eve"
@@ -171,9 +173,10 @@ class Cast:
         advice = lab.ask("POST", "/journey/recommendations", {"title": "t"}, by="ann").ok()["id"]
         lease = lab.ask("POST", "/acquire", {"pid": holder, "num_gpus": 0}, by="ann").ok()["job_id"]
         node = lab.ask("GET", "/gpu/status").ok()["cluster_status"]["nodes"][0]["node_id"]
+        zoe = lab.ask("POST", "/tokens", {"user": "zoe"}).ok()["id"]  # who does not call: one's own is another matter
         self.names = {
             "run_id": run, "job_id": job, "sweep_id": sweep, "alert_id": alert, "session_id": session,
-            "recommendation_id": advice, "lease": lease, "node_id": node, "token_id": lab.ids["eve"],
+            "recommendation_id": advice, "lease": lease, "node_id": node, "token_id": zoe,
             "skill_id": "wild_v2_execution_ops_protocol",
         }  # fmt: skip
 
@@ -387,3 +390,42 @@ def test_the_lease_port_needs_no_token_and_gives_no_other_route(cast: Cast) -> N
 def test_on_the_unix_socket_the_kernel_says_who(cast: Cast) -> None:
     me = cast.lab.on_socket("GET", "/whoami").json
     assert (me["role"], me["known_by"]) == ("admin", "socket")
+
+
+KNOCK = """
+import os, socket, sys
+def knock(token):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(sys.argv[1])
+    one.sendall(f"GET /whoami HTTP/1.1\\r\\nhost: x\\r\\n{token}connection: close\\r\\n\\r\\n".encode())
+    print(one.makefile().read().partition("\\n")[0].split()[1], flush=True)
+knock("")
+knock(f"x-auth-token: {sys.argv[2]}\\r\\n")
+if os.fork() == 0:  # a child of nobody's any more, in a session of its own, with nothing in its environment
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-I", "-c", sys.argv[3], sys.argv[1], sys.argv[2], ""], {})
+    os._exit(0)
+elif sys.argv[3]:
+    os.wait()
+    import time
+    time.sleep(100000)
+"""
+
+
+def test_a_job_is_not_its_account_on_the_unix_socket(cast: Cast) -> None:
+    """Else every agent could become its person, and every job of a server that is not root an admin. This one has the
+    server's own account."""
+    lab, token = cast.lab, cast.lab.tokens["bot"]
+    argv = [sys.executable, "-I", "-c", KNOCK, str(lab.data / "rota.sock"), token, KNOCK]
+    run = lab.ask("POST", "/runs", {"name": "knock", "argv": argv, "gpu_count": 0, "auto_start": True}).ok()
+    path = f"/runs/{run['id']}/logs"
+    said = until(lambda: (log := lab.ask("GET", path).ok()["content"]).count("\n") >= 4 and log, "all have knocked")
+    lab.ask("POST", f"/runs/{run['id']}/stop?grace_seconds=0").ok()
+    assert said.split() == ["401", "200", "401", "200"], "without a token, with one, and both again from a grandchild"
+
+
+def test_a_dry_run_of_a_lease_leaves_nothing_behind(cast: Cast) -> None:
+    before = cast.lab.ask("GET", "/jobs").ok()
+    assert cast.call("POST /acquire", "ben").ok()["dry_run"] is True
+    assert cast.lab.ask("GET", "/jobs").ok() == before

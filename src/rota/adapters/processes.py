@@ -13,11 +13,13 @@ import os
 import pwd
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 
-from rota.adapters.backends import procs
+from rota.adapters import connections
+from rota.adapters.backends import inside, procs
 from rota.app.ports import Seen
 from rota.core.run import Holder
 
@@ -63,7 +65,13 @@ class LinuxProcesses:
         command = _command(pid) or (facts.get("Name") or f"pid {pid}",)
         if procs.start_time(pid) != start:  # it ended meanwhile: what was read may be another's
             return None
-        return Seen(Holder(pid, start, self._boot_id), uid, _account(uid), command)
+        return Seen(Holder(pid, start, self._boot_id, uid), uid, _account(uid), command)
+
+    def attempt_of(self, pid: int) -> str | None:
+        return inside.attempt_of(pid)
+
+    def uid_at(self, near: tuple[str, int], far: tuple[str, int]) -> int | None:
+        return connections.uid_at(near, far)
 
     def alive(self, holder: Holder) -> bool:
         return holder.boot_id == self._boot_id and procs.start_time(holder.pid) == holder.start_ticks
@@ -176,6 +184,20 @@ def _account(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid{uid}"
+
+
+def is_persons(account: str) -> bool:
+    """There is such an account, and it is not root's under whatever name. Known for a minute: one that was made is
+    soon seen, and asking may mean asking a directory server far away."""
+    return _is_persons(account, int(time.monotonic() // 60))
+
+
+@lru_cache(maxsize=1024)
+def _is_persons(account: str, minute: int) -> bool:
+    try:
+        return pwd.getpwnam(account).pw_uid != 0
+    except (KeyError, ValueError):  # ValueError: a name that holds NUL
+        return False
 
 
 def _close(fd: int) -> None:

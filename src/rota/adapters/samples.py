@@ -15,13 +15,15 @@ import re
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 MAX_ROWS = 10_000  # of one call
 MAX_FILE_BYTES = 64 << 20
+CHUNK = 8 << 20  # read at a time; a line is never as long
 MAX_TEXT = 1000
 MAX_KEY = 200
 MAX_KEYS = 1000  # of a row, and of a run's series
@@ -32,15 +34,20 @@ RUN_ID = re.compile(r"[0-9a-f]{12}")
 
 
 class _Read:
-    """What is known of one run's file."""
+    """What is known of one run's file. Whoever reads on in it holds its lock, and nobody else's."""
 
-    __slots__ = ("offset", "rows", "series", "values")
+    __slots__ = ("lock", "offset", "rows", "series", "values")
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
         self.offset = self.rows = self.values = 0
         self.series: dict[str, tuple[array[float], array[float]]] = {}  # steps and values
 
-    def take(self, chunk: bytes) -> None:
+    def take(self, chunk: bytes) -> bool:
+        """False = there is no whole line in it."""
         whole = chunk[: chunk.rfind(b"\n") + 1]
         self.offset += len(whole)
         for line in whole.splitlines():
@@ -50,6 +57,7 @@ class _Read:
                 continue  # torn by a crash
             if isinstance(row, dict):
                 self._add(row)
+        return bool(whole)
 
     def _add(self, row: dict[str, Any]) -> None:
         step = next((float(row[key]) for key in STEPS if _is_number(row.get(key))), float(self.rows))
@@ -66,7 +74,7 @@ class FileSamples:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = threading.Lock()  # guards _read
+        self._lock = threading.Lock()  # guards _read, and is held for a moment only
         self._read: OrderedDict[str, _Read] = OrderedDict()
 
     def append(self, run_id: str, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -86,29 +94,46 @@ class FileSamples:
 
     def series(self, run_id: str, points: int = 400, keys: int = 200) -> Mapping[str, Sequence[tuple[float, float]]]:
         path = self._path(run_id)
-        with self._lock:
-            known = self._catch_up(run_id, path)
+        try:
+            file = open(path, "rb", opener=_no_follow)  # noqa: SIM115 - closed below, however it goes
+        except FileNotFoundError:
+            return {}
+        with file, self._known(run_id) as known:
+            size = os.fstat(file.fileno()).st_size
+            if size < known.offset:  # another file by the same name
+                known.begin_anew()
+            while size > known.offset:
+                file.seek(known.offset)
+                if not known.take(file.read(CHUNK)):
+                    break
             return {key: _thin(*known.series[key], points) for key in islice(known.series, keys)}
 
-    def _catch_up(self, run_id: str, path: Path) -> _Read:
-        known = self._read.pop(run_id, None) or _Read()
-        try:
-            with open(path, "rb", opener=_no_follow) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size < known.offset:  # another file by the same name
-                    known = _Read()
-                if size > known.offset:
-                    file.seek(known.offset)
-                    known.take(file.read(MAX_FILE_BYTES + 1))
-        except FileNotFoundError:
-            return _Read()
-        self._read[run_id] = known
-        while len(self._read) > 1 and (len(self._read) > MAX_CACHED or self._values() > MAX_CACHED_VALUES):
-            self._read.popitem(last=False)
-        return known
+    def purge(self, before: float, gone: Callable[[str], bool]) -> int:
+        """Asks only about files that nobody added to since: of the others the run is there."""
+        count = 0
+        with os.scandir(self._root) as entries:
+            for entry in entries:
+                run_id = entry.name.removesuffix(".jsonl")
+                if RUN_ID.fullmatch(run_id) and entry.stat(follow_symlinks=False).st_mtime < before and gone(run_id):
+                    os.unlink(entry.path)
+                    with self._lock:
+                        self._read.pop(run_id, None)
+                    count += 1
+        return count
 
-    def _values(self) -> int:
-        return sum(each.values for each in self._read.values())
+    @contextmanager
+    def _known(self, run_id: str) -> Iterator[_Read]:
+        """What is known of this run, for one reader at a time; afterwards it is the newest of what is kept."""
+        with self._lock:
+            known = self._read.setdefault(run_id, _Read())
+        with known.lock:
+            yield known
+        with self._lock:
+            if self._read.get(run_id) is known:
+                self._read.move_to_end(run_id)
+            values = sum(each.values for each in self._read.values())
+            while len(self._read) > 1 and (len(self._read) > MAX_CACHED or values > MAX_CACHED_VALUES):
+                values -= self._read.popitem(last=False)[1].values
 
     def _path(self, run_id: str) -> Path:
         if not RUN_ID.fullmatch(run_id):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import json.encoder
+from collections.abc import Callable
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -18,4 +20,14 @@ def dumps(content: Any) -> bytes:
     return _encode(content).encode("ascii")
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False).encode
+def _make_encode() -> Callable[[Any], str]:
+    """JSONEncoder.encode, but for building the C encoder anew at each call, which is half of it for small answers."""
+    encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False)
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return encoder.encode
+    write = make(None, encoder.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+    return lambda value: "".join(write(value, 0))
+
+
+_encode = _make_encode()

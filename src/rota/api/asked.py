@@ -14,6 +14,7 @@ from rota.api.render.words import argv_of
 from rota.app.authz import Principal, Role
 from rota.app.commands import Draft, Submit
 from rota.app.errors import Invalid
+from rota.app.problems import visible
 from rota.core.resources import Request
 from rota.core.run import Dependency, Spec, When
 
@@ -23,6 +24,7 @@ Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Word = Annotated[str, Field(max_length=500)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
 Amount = Annotated[float, Field(ge=0, le=1e9)]
+Tag = Annotated[str, Field(max_length=100), AfterValidator(visible)]
 Count = Annotated[int, Field(ge=0, le=MAX_GPUS)]
 
 
@@ -84,7 +86,7 @@ class Extras(Body):
     )
     retry_failures: bool = Field(False, description="Run it again also when the command itself failed.")
     depends_on: Annotated[list[Word | After], Field(max_length=100)] = Field(default_factory=list)
-    tags: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=50)] = Field(default_factory=list)
+    tags: Annotated[list[Tag], Field(max_length=50)] = Field(default_factory=list)
     preemptible: bool = False
     checkpoint_signal: Annotated[int, Field(ge=1, le=31)] = 15
     grace_seconds: Annotated[float, Field(ge=0, le=86400)] = 10.0
@@ -134,7 +136,7 @@ def spec_of(
         request=request,
         env=extras.env,
         umask=extras.umask,
-        account=house.account_for(who, extras.account),
+        account=extras.account or None,
         priority=priority,
         estimate_s=extras.estimated_duration_seconds,
         time_limit_s=extras.time_limit_seconds,
@@ -160,6 +162,7 @@ def submit_of(
     held: bool,
     key: str | None,
     max_waiting: int = 0,
+    private: bool = False,
 ) -> Submit:
     """`by` is how the caller is known: a `user` in the request counts only where nobody is authenticated, and is
     a label to the shared token."""
@@ -168,7 +171,15 @@ def submit_of(
     if extras.workspace is not None:
         records = (Draft("workspace", "", extras.workspace.model_dump_json()),)
     key = key or extras.idempotency_key
-    return Submit(spec, for_whom, held, key, max_waiting, records=records, stand_in=spec.account or "")
+    return Submit(
+        spec,
+        for_whom,
+        held,
+        key,
+        max_waiting,
+        records=records,
+        blind=private and who.role is not Role.ADMIN,
+    )
 
 
 def _dependency(item: str | After) -> Dependency:

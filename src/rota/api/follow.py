@@ -1,7 +1,7 @@
 """A run's log as it grows: what is there, then what comes, until the run has ended and all of it was sent.
 
-Nothing is buffered: each piece is read when the one before has been taken, so a slow reader costs no memory, and one
-that takes nothing at all for a while is let go.
+Nothing is buffered here: each piece is read when the one before has been taken, so a slow reader costs no memory but
+what is on its way to it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import asyncio
 import codecs
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-
-from starlette.responses import StreamingResponse
-from starlette.types import Message, Send
 
 from rota.api.answers import dumps
 from rota.api.bell import Bell
@@ -27,7 +25,7 @@ AT_FIRST = 102_400
 PIECE = 65_536
 POLL_S = 0.25  # of a log that somebody watches; its writer tells nobody
 BEAT_S = 15.0
-SEND_WITHIN_S = 60.0
+READERS = ThreadPoolExecutor(4, "rota-follow")  # their own: however many follow, other calls do not wait for them
 PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})")
 
 
@@ -51,32 +49,16 @@ class Source:
     run: Callable[[], Run]
     read: Callable[[int, int, int], LogChunk]
     parts: Callable[[Run], int]
+    rings: bool = False  # the bell rings for whatever is new in it
 
 
-class Patient(StreamingResponse):
-    """Server-sent events to somebody who may stop reading: then it ends, and they can come back."""
-
-    media_type = "text/event-stream"
-
-    async def stream_response(self, send: Send) -> None:
-        async def soon(message: Message) -> None:
-            async with asyncio.timeout(SEND_WITHIN_S):
-                await send(message)
-
-        try:
-            await super().stream_response(soon)
-        except TimeoutError:
-            return
-
-
-async def follow(run_id: str, source: Source, bell: Bell, since: Place | None = None) -> AsyncIterator[bytes]:
+async def follow(run_id: str, source: Source, bell: Bell, since: Place | None = None) -> AsyncGenerator[bytes, None]:
     with bell.watch(run_id) as rung:
         reader = _Reader(source, since)
         kind, beat = "initial", time.monotonic()
         while True:
             rung.clear()
-            run = await asyncio.to_thread(source.run)
-            text = await asyncio.to_thread(reader.next, run)
+            run, text = await asyncio.get_running_loop().run_in_executor(READERS, reader.look)
             if text or kind == "initial":
                 yield _event({"type": kind, "content": text, **reader.where}, reader.id)
                 kind, beat = "delta", time.monotonic()
@@ -89,15 +71,15 @@ async def follow(run_id: str, source: Source, bell: Bell, since: Place | None = 
                     yield _event({"type": "delta", "content": rest, **reader.where}, reader.id)
                 yield _event({"type": "done", "status": RUN_WORDS[run.state]}, reader.id)
                 return
-            if time.monotonic() - beat > BEAT_S:
+            if time.monotonic() - beat >= BEAT_S:
                 yield b": still here\n\n"
                 beat = time.monotonic()
-            await _wait(rung)
+            await _wait(rung, BEAT_S if source.rings else POLL_S)
 
 
-async def _wait(rung: asyncio.Event) -> None:
+async def _wait(rung: asyncio.Event, at_most_s: float) -> None:
     try:
-        async with asyncio.timeout(POLL_S):
+        async with asyncio.timeout(at_most_s):
             await rung.wait()
     except TimeoutError:
         pass
@@ -128,6 +110,10 @@ class _Reader:
     def _read_up_to(self) -> int:
         """Half a character that was read is not sent yet."""
         return self._offset - len(self._decoder.getstate()[0])
+
+    def look(self) -> tuple[Run, str]:
+        run = self._source.run()
+        return run, self.next(run)
 
     def next(self, run: Run) -> str:
         """The next piece; "" = there is nothing new in this attempt's log."""

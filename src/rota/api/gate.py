@@ -2,6 +2,13 @@
 
 The gate is closed as soon as a token exists, even one that has expired or was revoked since: a server never opens up
 because time passed.
+
+Wrong guesses are counted per source, and a source may be many people: everybody behind one proxy, or all accounts of
+one machine. So nobody's guesses may shut out those who are right. Tokens and login codes are chance of 192 bits and
+more, which no number of guesses finds: a right one always passes, and only wrong ones are counted and made to wait.
+The shared token is different, since a person may have made it up: there the limit is all that stands against guessing,
+and it would be none if the right guess passed beyond it. Over the limit the shared token therefore counts only from a
+source where it has been right since the start. Where that is a nuisance, give people tokens of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ from rota.app.service import Service
 from rota.core import events as e
 
 SHARED = Principal("shared", Role.ADMIN)
+SHARED_ID = "shared"  # where the id of a token is asked for; those are 8 hex digits
 ANYONE = Principal("anonymous", Role.ADMIN)  # of a server without any token
 CODE_LIVES_S = 3600.0
 SESSION_LIVES_S = 7 * 86400.0
@@ -36,7 +44,9 @@ class Known:
     """A caller who is known, and how: a cookie is sent by browsers on their own, so it needs more care."""
 
     who: Principal
-    by: str  # "token", "shared", "cookie", "socket", "open"
+    by: str  # "token", "shared", "cookie", "socket", "open", "pid", "" = a stranger on an open route
+    token_id: str = ""  # of the token behind it; SHARED_ID for the shared one
+    until: float | None = None  # the end of a browser session
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,9 @@ class Turned:
 
 
 UNAUTHORISED = Turned(401, "Unauthorized - invalid or missing X-Auth-Token")
+STALE = Turned(
+    401, "this is no token, or a login link that was used already or is too old; make a new one with: rota login --link"
+)
 
 
 class Gate:
@@ -64,6 +77,9 @@ class Gate:
     ) -> None:
         self._shared = tokens.hash_of(shared) if shared else ""
         self._secret = secret
+        # What a session of the shared token is bound to: another token ends it. A mark and not the hash itself, which
+        # would let whoever sees a cookie guess at a token that a person made up.
+        self._shared_mark = self._mac(f"shared {self._shared}")[:32] if shared else ""
         self._server_uid = server_uid
         self._now = now
         self._by_hash: dict[str, tokens.Token] = {}
@@ -89,9 +105,9 @@ class Gate:
         if secret:
             return self._by_secret(source, secret)
         if cookie:
-            token = self._by_cookie(cookie)
-            if token is not None:
-                return Known(token.principal, "cookie")
+            known = self._by_cookie(cookie)
+            if known is not None:
+                return known
         if uid is not None:
             return Known(self.peer(uid), "socket")
         return UNAUTHORISED if self.closed else Known(ANYONE, "open")
@@ -104,34 +120,46 @@ class Gate:
             name = f"uid{uid}"
         return Principal(name, Role.ADMIN if uid in (0, self._server_uid) else Role.USER)
 
+    def holds(self, known: Known) -> bool:
+        """Is somebody who was let in still welcome? For what lasts longer than a call."""
+        now = self._now()
+        if known.until is not None and now >= known.until:
+            return False
+        if known.by == "open":
+            return not self.closed
+        if known.token_id in ("", SHARED_ID):
+            return True
+        token = self._by_id.get(known.token_id)
+        return token is not None and token.valid(now)
+
     def _by_secret(self, source: str, secret: str) -> Known | Turned:
         digest, now = tokens.hash_of(secret), self._now()
+        token = self._by_hash.get(digest)
+        if token is not None and hmac.compare_digest(digest, token.hash):
+            # one that was good once is no guess, either
+            return Known(token.principal, "token", token.id) if token.valid(now) else UNAUTHORISED
+        if not self.closed:
+            return Known(ANYONE, "open")  # as the servers before us: a header nobody asked for is no offence
+        turned = self._guess(source, digest, now, UNAUTHORISED)
+        return Known(SHARED, "shared", SHARED_ID) if turned is None else turned
+
+    def _guess(self, source: str, digest: str, now: float, wrong: Turned) -> Turned | None:
+        """None = it is the shared token, and may be believed."""
         place = (source, digest)
         if place not in self._trusted and self._guesses.empty(source, now):
             return Turned(429, "too many wrong tokens from here; wait a minute", 60.0)
-        known = self._look_up(digest, now)
-        if known is None:
-            if not self.closed:
-                return Known(ANYONE, "open")  # as the servers before us: a header nobody asked for is no offence
+        if not self._shared or not hmac.compare_digest(digest, self._shared):
             self._guesses.take(source, now)
-            return UNAUTHORISED
+            return wrong
         self._trusted[place] = None
         self._trusted.move_to_end(place)
         if len(self._trusted) > REMEMBERED:
             self._trusted.popitem(last=False)
-        return known
-
-    def _look_up(self, digest: str, now: float) -> Known | None:
-        if self._shared and hmac.compare_digest(digest, self._shared):
-            return Known(SHARED, "shared")
-        token = self._by_hash.get(digest)
-        if token is None or not hmac.compare_digest(digest, token.hash) or not token.valid(now):
-            return None
-        return Known(token.principal, "token")
+        return None
 
     # -- browsers ---------------------------------------------------------------------------------------------------
     def new_code(self, token_id: str) -> str:
-        """For a login link: good once, for an hour."""
+        """For a login link: good once, for an hour. `token_id` may be SHARED_ID."""
         code = secrets.token_urlsafe(24)
         self._codes[tokens.hash_of(code)] = (token_id, self._now() + CODE_LIVES_S)
         if len(self._codes) > MAX_CODES:
@@ -139,32 +167,37 @@ class Gate:
         return code
 
     def redeem(self, source: str, code: str) -> str | Turned:
-        """The session cookie's value for a login code or a token."""
-        now = self._now()
-        if self._guesses.empty(source, now):
-            return Turned(429, "too many wrong codes from here; wait a minute", 60.0)
-        token_id, until = self._codes.pop(tokens.hash_of(code), ("", 0.0))
-        token = self._by_id.get(token_id) if now < until else self._by_hash.get(tokens.hash_of(code))
-        if token is None or not token.valid(now):
-            self._guesses.take(source, now)
-            return Turned(401, "this login link was used already or is too old; make a new one with: rota login --link")
-        return self._sign(token.id, now + SESSION_LIVES_S)
+        """The session cookie's value for a login code or a token, the shared one too."""
+        digest, now = tokens.hash_of(code), self._now()
+        token_id, until = self._codes.pop(digest, ("", 0.0))
+        if now < until and token_id == SHARED_ID:
+            return self._sign(self._shared_mark, now + SESSION_LIVES_S)
+        token = self._by_id.get(token_id) if now < until else self._by_hash.get(digest)
+        if token is not None:
+            return self._sign(token.id, now + SESSION_LIVES_S) if token.valid(now) else STALE
+        turned = self._guess(source, digest, now, STALE)
+        return self._sign(self._shared_mark, now + SESSION_LIVES_S) if turned is None else turned
 
-    def _sign(self, token_id: str, until: float) -> str:
-        payload = base64.urlsafe_b64encode(json.dumps([token_id, int(until)]).encode()).decode()
+    def _sign(self, name: str, until: float) -> str:
+        payload = base64.urlsafe_b64encode(json.dumps([name, int(until)]).encode()).decode()
         return f"{payload}.{self._mac(payload)}"
 
     def _mac(self, payload: str) -> str:
         return hmac.new(self._secret, payload.encode("ascii", "replace"), "sha256").hexdigest()
 
-    def _by_cookie(self, cookie: str) -> tokens.Token | None:
+    def _by_cookie(self, cookie: str) -> Known | None:
         payload, _, mac = cookie.partition(".")
         if not hmac.compare_digest(mac.encode("ascii", "replace"), self._mac(payload).encode()):
             return None
-        token_id, until = json.loads(base64.urlsafe_b64decode(payload))
-        token = self._by_id.get(token_id)
-        now = self._now()
-        return token if token is not None and now < until and token.valid(now) else None
+        name, until = json.loads(base64.urlsafe_b64decode(payload))
+        if self._shared_mark and name == self._shared_mark:
+            known = Known(SHARED, "cookie", SHARED_ID, until)
+        else:
+            token = self._by_id.get(name)
+            if token is None:
+                return None
+            known = Known(token.principal, "cookie", token.id, until)
+        return known if self.holds(known) else None
 
     # -- what is known of tokens ------------------------------------------------------------------------------------
     def _load(self, service: Service) -> None:

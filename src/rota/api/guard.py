@@ -13,6 +13,7 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,7 +39,7 @@ OPEN_BELOW = ("/prompt-skills/", "/static/")  # to read
 LEASE_PATHS = frozenset({"/status", "/jobs", "/acquire", "/release"})
 STRANGER = Principal("anonymous", Role.VIEWER)  # on an open route, without a token
 OWNER_OF_PID = Principal("anonymous", Role.USER)  # at the lease door's own port: whose pid it names decides
-PEER = re.compile(r"uid=([0-9]{1,10})")
+PEER = re.compile(r"(uid|job)=([0-9]{1,10})")  # on the unix socket; of a job the kernel's word is not its own
 
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -85,7 +86,7 @@ class Guard:
                 return turned
         if headers.length > MAX_BODY:
             return Turned(413, f"the body is larger than {MAX_BODY} bytes")
-        return self._identify(scope, headers, int(peer[1]) if peer else None)
+        return self._identify(scope, headers, int(peer[2]) if peer and peer[1] == "uid" else None)
 
     def _browser(self, headers: _Headers, method: str) -> Turned | None:
         """A page of another site must not call us, neither under its own name (Origin) nor under one that it made
@@ -119,16 +120,21 @@ class Guard:
                 return Turned(403, "a browser session may change things only from a page of this server")
             if found.by == "open" and self._needs_no_token:
                 found = Known(OWNER_OF_PID, "pid")
-            scope["rota.who"], scope["rota.by"] = found.who, found.by
+            self._mark(scope, found)
             return self._pace(found.who)
         if found.status == 401:
             if self._needs_no_token and not headers.token:
-                scope["rota.who"], scope["rota.by"] = OWNER_OF_PID, "pid"
+                self._mark(scope, Known(OWNER_OF_PID, "pid"))
                 return None
             if is_open(scope["path"], scope.get("method", "GET")) and scope["type"] == "http":
-                scope["rota.who"], scope["rota.by"] = STRANGER, ""
+                self._mark(scope, Known(STRANGER, ""))
                 return None
         return found
+
+    def _mark(self, scope: Scope, known: Known) -> None:
+        """For the doors. `rota.holds` is for those that keep somebody for long: a token may be revoked meanwhile."""
+        scope["rota.who"], scope["rota.by"], scope["rota.known"] = known.who, known.by, known
+        scope["rota.holds"] = partial(self._house.gate.holds, known)
 
     def _pace(self, who: Principal) -> Turned | None:
         buckets = self._house.agents if who.role is Role.AGENT else self._house.people

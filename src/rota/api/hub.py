@@ -1,19 +1,19 @@
-"""Every durable event, to everybody who watches, in order and without gaps.
+"""Every durable event that may be told, to everybody who watches, in order and without gaps.
 
-The newest events are kept once, encoded, in a ring that all watchers share; a watcher is no more than a place in it, so
-a thousand of them cost little and none can fill memory. Who comes back after a while reads what it missed from the
-store first. Who cannot keep up is dropped, and can come back at the place it had reached.
+What makes or revokes a token is not told. The newest events are kept once, in a ring that all watchers share;
+a watcher is no more than a place in it, so a thousand of them cost little here; what is on its way to each, its
+connection bounds. Who comes back after a while reads what it missed from the store first, as far back as that goes. Who
+cannot keep up is dropped, and can come back at the place it had reached.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from rota.api.answers import dumps
-from rota.api.render.events import as_message
+from rota.api.render.events import as_message, is_secret
 from rota.app.errors import NotFound
 from rota.app.service import Service
 from rota.core import events as e
@@ -24,11 +24,22 @@ FROM_STORE = 500
 MAX_WATCHERS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
 class Told:
-    seq: int
-    text: bytes  # the JSON of one message
-    owner: str | None  # whose run it is about; None = it is about no run
+    """One event; its JSON is made when the first watcher reads it, and once."""
+
+    __slots__ = ("_event", "_text", "owner", "seq")
+
+    def __init__(self, seq: int, event: e.Event, owner: str | None) -> None:
+        self.seq = seq
+        self.owner = owner  # whose run it is about; None = it is about no run
+        self._event: e.Event | None = event
+        self._text = b""
+
+    @property
+    def text(self) -> bytes:
+        if self._event is not None:
+            self._text, self._event = dumps(as_message(self.seq, self._event)), None
+        return self._text
 
 
 class Behind(Exception):
@@ -75,9 +86,8 @@ class Hub:
     def _take(self, first: int, events: Sequence[e.Event]) -> None:
         for seq, event in enumerate(events, first):
             self.last = max(self.last, seq)
-            message = as_message(seq, event)
-            if message is not None:
-                self._ring.append(Told(seq, dumps(message), self._owner(event)))
+            if not is_secret(event):
+                self._ring.append(Told(seq, event, self._owner(event)))
         if len(self._ring) > 2 * RING:
             oldest = len(self._ring) - RING
             self._floor = self._ring[oldest - 1].seq
@@ -95,8 +105,9 @@ class Hub:
             return self._owners.pop(event.run_id, "")
         return self._owners.get(event.run_id, "")
 
-    async def watch(self, after: int | None, pause_s: float = 15.0) -> AsyncIterator[Told | None]:
-        """Everything after `after` (None = from now on), then whatever happens. None = nothing did for a while."""
+    async def watch(self, after: int | None, pause_s: float = 15.0) -> AsyncGenerator[Told | None, None]:
+        """Everything after `after` (None = from now on), then whatever happens. None = nothing to tell, for a while or
+        in what came: an occasion to look whether the watcher is still welcome."""
         if self.watchers >= MAX_WATCHERS:
             raise TooMany
         self.watchers += 1
@@ -134,6 +145,9 @@ class Hub:
                     await news.wait()
             except TimeoutError:
                 yield None
+                continue
+            if index == self._base + len(self._ring) and not self._closed:
+                yield None  # what came is not told, such as a token's end: the watcher may be of those it is about
 
     def _missed(self, after: int, floor: int) -> list[tuple[int, Told | None]]:
         """From the store, up to where the ring takes over: what is newer may be on its way into the ring."""
@@ -142,10 +156,9 @@ class Hub:
         for stored in self._service.events(after, FROM_STORE):
             if stored.seq > floor:
                 break
-            message = as_message(stored.seq, stored.event)
             told = None
-            if message is not None:
-                told = Told(stored.seq, dumps(message), self._owner_then(stored.event, owners))
+            if not is_secret(stored.event):
+                told = Told(stored.seq, stored.event, self._owner_then(stored.event, owners))
             found.append((stored.seq, told))
         return found
 

@@ -65,4 +65,5 @@ def submit_run(
         labels=labels,
         group=group,
     )
-    return submit_of(spec, who, by, asked, user=asked.user, held=not asked.auto_start, key=key)
+    private, held = house.settings.private, not asked.auto_start
+    return submit_of(spec, who, by, asked, user=asked.user, held=held, key=key, private=private)

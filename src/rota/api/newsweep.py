@@ -10,19 +10,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from rota.api import grid, once
 from rota.api.act import act
 from rota.api.asked import Body, Count, Extras, Free, Priority, Text, Word, compact, gpus_by_default, spec_of, submit_of
 from rota.api.house import House
 from rota.api.newrun import Note
-from rota.api.shelf import Shelf
-from rota.api.sweepbook import KIND, owner_of
+from rota.api.shelf import Shelf, owner_of
+from rota.api.sweepbook import KIND
 from rota.app.authz import Principal, Role
 from rota.app.commands import Draft, PutRecord, Submit, SubmitMany
 from rota.app.errors import Conflict, Invalid
 from rota.app.ports import Record
+from rota.app.problems import visible
 from rota.core.run import Run, RunState
 
 MOST_RUNS = 10_000
@@ -30,7 +31,8 @@ MOST_DIFFS = 16 << 20  # bytes of diff, with all the runs of one sweep
 Goal = Annotated[str, Field(max_length=100_000)]
 Object = Free
 MaxRuns = Annotated[int, Field(ge=1, le=MOST_RUNS)]
-Name = Annotated[str, Field(min_length=1, max_length=400)]
+Name = Annotated[str, Field(min_length=1, max_length=400), AfterValidator(visible)]
+Shown = Annotated[Word, AfterValidator(visible)]
 Stage = Literal["draft", "pending", "running"]
 Where = Annotated[str, Field(max_length=4096)]
 
@@ -39,7 +41,7 @@ class WildSweep(Body):
     name: Name = "Wild Loop Sweep"
     goal: Goal = ""
     chat_session_id: Note | None = None
-    user: Word | None = None
+    user: Shown | None = None
 
 
 class NewSweep(Extras):
@@ -66,7 +68,7 @@ class NewSweep(Extras):
     chat_session_id: Note | None = None
     gpu_count: Count | None = None
     priority: Priority = 2
-    user: Word | None = None
+    user: Shown | None = None
 
 
 class ChangedSweep(Body):
@@ -150,7 +152,7 @@ def _body(house: House, asked: NewSweep, owner: str) -> Object:
         **asked.model_dump(include=_KEPT),
         "goal": asked.goal or "",
         "user": owner,
-        "workdir": os.path.join(house.workdir, asked.workdir or ""),
+        "workdir": os.path.join(house.workdir, asked.workdir) if asked.workdir else house.workdir,
         "is_wild": False,
         "draft": draft,
         # of the runs to come; once they are there they know it themselves
@@ -187,7 +189,7 @@ def _submits(
             group=sweep_id,
         )
         own_key = f"{once.hash_of([KIND, key])[:32]}#{number}" if key else None
-        submit = submit_of(spec, who, "", asked, user=None, held=held, key=own_key)
+        submit = submit_of(spec, who, "", asked, user=None, held=held, key=own_key, private=house.settings.private)
         found.append(replace(submit, user="" if owner == who.owner else owner))
     return tuple(found)
 

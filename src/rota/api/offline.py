@@ -26,6 +26,7 @@ class OfflineTokens:
         self, *, user: str, role: str, expires_s: float | None = None, acts_for: str = "", note: str = ""
     ) -> Mapping[str, Any]:
         secret, token = tokens.make(user, role, time.time(), expires_s=expires_s, acts_for=acts_for, note=note)
+        tokens.must_be_told_apart(token, (tokens.read(record.id, record.body) for record in self._records()))
         self._put(token.draft())
         return {**token.public(), "token": secret}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import logging
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from rota.api.house import House
 from rota.api.server import guarded, guarded_leases
@@ -102,13 +104,14 @@ def is_loopback(host: str) -> bool:
 
 def serve(house: House, sockets: Sockets, ready: Callable[[], None], broken: Sequence[BaseException]) -> None:
     """Until SIGTERM or SIGINT, or until the loop behind the doors fails (`broken` then has why)."""
+    gc.set_threshold(20_000, 20, 20)  # requests leave hardly any cycles behind, and every look for them costs
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(house, sockets, ready, broken))
 
 
 async def _serve(house: House, sockets: Sockets, ready: Callable[[], None], broken: Sequence[BaseException]) -> None:
     await house.hub.open()
-    servers = [_Server(_config(guarded(house)))]
+    servers = [_Server(_config(guarded(house), _connections(house)))]
     listening = [[one for one in (sockets.main, sockets.unix) if one is not None]]
     if sockets.lease is not None:
         servers.append(_Server(_config(guarded_leases(house, is_loopback(house.settings.host)))))
@@ -142,11 +145,11 @@ async def _stop_when_broken(broken: Sequence[BaseException], stop: Callable[[], 
     stop()
 
 
-def _config(app: Any) -> uvicorn.Config:
+def _config(app: Any, connection: type[HttpToolsProtocol] | None = None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_Connection,
-        ws="websockets-sansio",
+        http=connection or _Connection,
+        ws=_Watch,
         ws_max_size=1 << 16,
         ws_per_message_deflate=False,  # a dictionary per watcher would cost more than all events
         ws_ping_interval=20.0,
@@ -203,6 +206,16 @@ class _Corked:
         return self._transport.is_closing()
 
 
+def _connections(house: House) -> type[HttpToolsProtocol]:
+    """Those of this house, which can tell a job from a person."""
+
+    class Connection(_Connection):
+        def _is_job(self, pid: int) -> bool:
+            return house.processes.attempt_of(pid) is not None
+
+    return Connection
+
+
 class _Connection(HttpToolsProtocol):
     """Knows who is on the other end of the unix socket, and waits neither for ever nor for any amount of bytes for the
     head of a request."""
@@ -212,12 +225,17 @@ class _Connection(HttpToolsProtocol):
         peer = transport.get_extra_info("socket")
         if peer is not None and peer.family == socket.AF_UNIX:
             size = struct.calcsize("3i")
-            _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-            self.client = (f"uid={uid}", 0)
+            pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+            # A job has an account, of its person or of this server, but not that one's powers here: an agent's run is
+            # the agent's, who is no more than its role. So a job is not known by its account and needs a token.
+            self.client = (f"{'job' if self._is_job(pid) else 'uid'}={uid}", 0)
         self._corked = _Corked(transport)
         self._head = 0  # bytes of one that is not whole yet
         self._in_body = False
         self._patience: asyncio.TimerHandle | None = self.loop.call_later(HEAD_WITHIN_S, self._give_up)
+
+    def _is_job(self, pid: int) -> bool:
+        return True  # nobody here can tell: then nobody is known by the socket
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._calm()
@@ -237,6 +255,7 @@ class _Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._calm()
+        self.scope["rota.hang_up"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
         self._head, self._in_body = 0, True
         super().on_headers_complete()
         if self.cycle is not None:
@@ -258,3 +277,17 @@ class _Connection(HttpToolsProtocol):
     def _give_up(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
+
+
+class _Watch(WebSocketsSansIOProtocol):
+    """Can be hung up on. Merely closed, a line stays open until the other end has read what is on its way, and one that
+    does not read may keep that for ever."""
+
+    def handle_connect(self, event: Any) -> None:
+        super().handle_connect(event)
+        if hasattr(self, "scope"):  # a handshake that failed has none
+            self.scope["rota.hang_up"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.transport.abort()

@@ -12,7 +12,7 @@ from typing import Any
 from rota.api import once
 from rota.api.act import act
 from rota.api.house import House
-from rota.app.authz import Principal, Role
+from rota.app.authz import Principal
 from rota.app.commands import Draft, PutRecord
 from rota.app.errors import Conflict
 from rota.app.ports import Record
@@ -22,6 +22,10 @@ PAGE = 500
 MOST_PAGES = 20  # looked through for one answer, however few of them are wanted
 
 
+def owner_of(record: Record) -> str:
+    return str(record.body.get("user") or record.by)
+
+
 class Shelf:
     def __init__(self, house: House, who: Principal, owner: str = "") -> None:
         self._house = house
@@ -29,9 +33,7 @@ class Shelf:
         self.owner = owner or who.owner
 
     def may_see(self, record: Record) -> bool:
-        if not self._house.settings.private or self._who.role is Role.ADMIN:
-            return True
-        return bool(record.body.get("user", record.by) == self._who.owner)
+        return self._house.may_see_of(self._who, owner_of(record))
 
     def find(self, kind: str, record_id: str) -> Record | None:
         record = self._house.service.record(kind, record_id) if NAME.fullmatch(record_id) else None

@@ -6,36 +6,25 @@ import asyncio
 import time
 from typing import Any
 
+from starlette.requests import Request
+
 from rota.api.house import House
 from rota.app.ports import Cluster, Record
+from rota.core.clusters import LABELS, canonical
 
 KIND, MANUAL = "cluster", "manual"
-LABELS = {
-    "unknown": "Unknown",
-    "slurm": "Slurm",
-    "local_gpu": "Local GPU",
-    "kubernetes": "Kubernetes",
-    "ray": "Ray",
-    "shared_head_node": "Shared GPU Head Node",
-    "cpu_only": "CPU Only",
-}
-ALIASES = {
-    "localgpu": "local_gpu",
-    "local_gpu_cluster": "local_gpu",
-    "shared_gpu": "shared_head_node",
-    "shared_gpu_head_node": "shared_head_node",
-    "head_node": "shared_head_node",
-    "k8s": "kubernetes",
-}
 STATUSES = ("unknown", "healthy", "degraded", "offline")
+SAID = 0.98  # confidence in what the settings say
 SOURCES = ("unset", "manual", "detected")
 
 
-def type_of(word: str) -> str | None:
-    """The type somebody means by this word."""
-    plain = word.strip().lower().replace("-", "_")
-    plain = ALIASES.get(plain, plain)
-    return plain if plain in LABELS else None
+def survey_of(request: Request) -> Survey:
+    """The one of this server."""
+    state = request.app.state
+    if not hasattr(state, "survey"):
+        state.survey = Survey()
+    survey: Survey = state.survey
+    return survey
 
 
 class Survey:
@@ -46,10 +35,15 @@ class Survey:
         self.at: float | None = None
         self._under_way: asyncio.Task[Cluster] | None = None
 
-    async def detect(self, house: House) -> Cluster:
+    async def detect(self, house: House, preferred: str | None = None) -> Cluster:
+        """`preferred`: a kind somebody insists on; what it shows of itself is looked for all the same."""
+        if preferred is not None:
+            return self._keep(await asyncio.to_thread(house.detector.detect, preferred))
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(asyncio.to_thread(house.detector.detect))
-        found = await asyncio.shield(self._under_way)
+        return self._keep(await asyncio.shield(self._under_way))
+
+    def _keep(self, found: Cluster) -> Cluster:
         self.last, self.at = found, time.time()
         return found
 
@@ -66,7 +60,7 @@ class Survey:
         return answer
 
     def _found(self, house: House) -> dict[str, Any]:
-        last = self.last
+        last = self.last or _said(house.settings.cluster_type)
         return {
             "type": "unknown" if last is None else last.type,
             "status": "unknown" if last is None else last.status,
@@ -104,8 +98,17 @@ class Survey:
             words = f"A simulated cluster of {len(nodes)} nodes with {gpus} GPUs: the jobs are real, the GPUs are not."
             answer["details"] = {**self._found(house)["details"], "simulated": True}
             answer["description"] = words
-        if self.last is None or (simulated and not house.settings.cluster_type):
+        if not house.settings.cluster_type and (self.last is None or simulated):
             answer["type"] = "local_gpu"
             answer["confidence"] = None if self.last is None else 1.0
             answer.setdefault("description", f"{gpus} GPUs on {len(nodes)} nodes.")
         return answer
+
+
+def _said(word: str) -> Cluster | None:
+    """What the server was told at its start that it stands on, before anybody has looked."""
+    kind = canonical(word)
+    if kind is None:
+        return None
+    words = f"{LABELS[kind]}, as this server was told at its start."
+    return Cluster(kind, "unknown", SAID, words, signals=("the server's settings say so",))

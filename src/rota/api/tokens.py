@@ -6,13 +6,13 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rota.app.authz import Principal, Role
 from rota.app.commands import Draft
-from rota.app.errors import Invalid
+from rota.app.errors import Conflict, Invalid
 
 PREFIX = "rota_"
 KIND = "token"
@@ -84,6 +84,20 @@ def make(
     expires_at = None if expires_s is None else now + expires_s
     token = Token(secrets.token_hex(4), user, Role(role), hash_of(secret), now, expires_at, None, acts_for, note)
     return secret, token
+
+
+def must_be_told_apart(new: Token, others: Iterable[Token]) -> None:
+    """A name is a person's or an agent's, never both: under one name, one would get the answers to the other's requests
+    (an idempotency key counts per name), and nobody could read from an event who it was."""
+    valid = [token for token in others if token.valid(new.created_at)]
+    agents = {token.user for token in valid if token.role is Role.AGENT}
+    people = {token.acts_for or token.user for token in (*valid, new)}
+    if new.role is Role.AGENT and new.user in people:
+        raise Conflict(f"user: {new.user!r} is a person here; call the agent something else", "user")
+    if new.role is not Role.AGENT and new.user in agents:
+        raise Conflict(f"user: {new.user!r} is an agent here; revoke its tokens first, or choose another name", "user")
+    if new.acts_for in agents:
+        raise Conflict(f"acts_for: {new.acts_for!r} is an agent here; an agent acts for a person", "acts_for")
 
 
 def read(token_id: str, body: Mapping[str, Any]) -> Token:

@@ -27,7 +27,7 @@ class Submit:
     key: str = ""  # idempotency: the same key from the same principal is the same run
     max_waiting: int = 0  # refused as Full when so many are queued already; 0 = only the policy's own bound
     records: tuple[Draft, ...] = ()  # written with it; an empty id or parent becomes the run's id
-    stand_in: str = ""  # the account the house gives this person, who has none of that name on this machine
+    blind: bool = False  # other people's runs are hidden from this one: they cannot be depended on
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,15 @@ class CapGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class StartGroup:
+    """Let go all runs of a group that are held, at most `limit` of it active at a time: all of it, or nothing."""
+
+    group: str
+    limit: int
+    owner: str = ""  # whose group it is
+
+
+@dataclass(frozen=True, slots=True)
 class PutRecord:
     draft: Draft
     owner: str = ""  # whose it is; "" = the principal's own
@@ -126,6 +135,7 @@ class Release:
 class Reprioritise:
     run_id: str
     priority: int
+    held_too: bool = True  # False: only one that stands in the queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,6 @@ class Rerun:
     labels: Mapping[str, str] | None = None  # merged into the old run's
     held: bool = False
     key: str = ""
-    stand_in: str = ""  # as in Submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +183,7 @@ Command = (
     | EndLease
     | Withdraw
     | CapGroup
+    | StartGroup
     | PutRecord
     | Reshape
     | Cancel

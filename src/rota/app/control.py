@@ -35,6 +35,12 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
     stop = attempt.stop
     if stop is not None and stop.cause is Cause.RELEASED:
         return run  # a lease on its way back: its process is nobody's to end any more
+    if run.spec.holder is not None and run.spec.holder.uid < 0:
+        raise Conflict(
+            f"lease {run.id} holds GPUs for process {run.spec.holder.pid}, which is not {run.user}'s to end: "
+            "give the lease back instead (POST /release), or end the process itself",
+            "run_id",
+        )
     if stop is None or stop.cause is not Cause.CANCELLED or grace_s < stop.grace_s:
         desk.write(
             e.StopRequested(
@@ -76,7 +82,7 @@ def reprioritise(desk: Desk, who: Principal, command: Reprioritise) -> Run:
     authorise(who, Act.REPRIORITISE, run.user)
     if not 1 <= command.priority <= HIGHEST_PRIORITY[who.role]:
         raise Invalid(f"priority: {command.priority} is not from 1 to {HIGHEST_PRIORITY[who.role]}", "priority")
-    if run.state not in (RunState.HELD, RunState.QUEUED):
+    if run.state is not RunState.QUEUED and not (command.held_too and run.state is RunState.HELD):
         raise Conflict(f"run {run.id} is {run.state}; only a waiting run's priority can be changed")
     if run.priority != command.priority:
         desk.write(e.RunReprioritised(at=desk.now, by=who.name, run_id=run.id, priority=command.priority))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rota.app.accounts import ONE_FOR_ALL, Accounts
 from rota.app.authz import Principal
 from rota.app.errors import Conflict, Invalid, NotFound
 from rota.app.ports import KeyRecord, Record, Store
@@ -27,19 +28,32 @@ def reason(given: str, otherwise: str = "") -> str:
 
 
 class Desk:
-    def __init__(self, state: State, store: Store, now: float, tick: float, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        state: State,
+        store: Store,
+        now: float,
+        tick: float,
+        new_id: Callable[[], str],
+        *,
+        kinds: dict[str, int] | None = None,
+        accounts: Accounts = ONE_FOR_ALL,
+    ) -> None:
         self.state = state
         self.store = store
         self.now = max(now, state.at)  # events never go back in time, whatever the clock does
         self.tick = tick
         self.new_id = new_id
+        self.accounts = accounts
         self.events: list[Event] = []
         self.keys: dict[tuple[str, str], KeyRecord] = {}
         self.records: dict[tuple[str, str], Record | None] = {}  # as this batch leaves them; None = gone
+        self.kinds: dict[str, int] = {} if kinds is None else kinds  # records of each kind there are, once counted
 
     def trial(self) -> Desk:
         """A desk to try something out on: what is written there goes nowhere."""
-        twin = Desk(self.state.fork(), self.store, self.now, self.tick, self.new_id)
+        state, kinds = self.state.fork(), dict(self.kinds)
+        twin = Desk(state, self.store, self.now, self.tick, self.new_id, kinds=kinds, accounts=self.accounts)
         twin.state.history = self.state.history.copy()
         twin.state.touched = dict(self.state.touched)
         twin.keys, twin.records = dict(self.keys), dict(self.records)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rota.app.accounts import ONE_FOR_ALL, Accounts
 from rota.app.ports import Backend, LaunchOrder, StopOrder, Task
 from rota.core.predict import hash_text
 from rota.core.run import Attempt, Run
@@ -19,6 +20,7 @@ class Site:
 
     checkpoints: str  # the directory under which each run has one of its own
     env: Mapping[str, str] = field(default_factory=dict)  # of jobs that run as the server's own account: HOME, USER
+    accounts: Accounts = ONE_FOR_ALL  # who runs as whom
 
 
 def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:

@@ -19,6 +19,8 @@ def edit(desk: Desk, who: Principal, command: Edit) -> Run:
     must_fit(command, Edit)
     run = desk.any(command.run_id)
     authorise(who, Act.EDIT, run.user)
+    if command.argv is not None or command.workdir is not None:
+        desk.accounts.must_be_own(who, run)
     _refuse_blanks(command)
     spec = _edited(run.spec, command)
     for field, problem in text_problems(spec):

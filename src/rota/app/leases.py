@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 
 from rota.app.authz import Principal, Role
 from rota.app.commands import EndLease, Submit, Withdraw
-from rota.app.errors import Conflict, Full, Invalid, Refused, Unavailable
-from rota.app.ports import Processes, Seen
+from rota.app.errors import Conflict, Full, Invalid, NotFound, Refused, Unavailable
+from rota.app.ports import Processes, Seen, StoreError
+from rota.app.problems import made_visible
 from rota.app.service import Service
-from rota.app.views import View
 from rota.core import events as e
+from rota.core.ids import run_of
+from rota.core.node import Node
 from rota.core.resources import Request, bits
 from rota.core.run import ACTIVE, ENDED, WAITING, Holder, Run, Spec
 
@@ -35,6 +37,8 @@ MAX_WAITERS = 10_000
 MAX_KEY = 200
 REJOIN_S = 10.0  # after a start: for clients of the last server to come back
 LINGER_S = 1.0  # after a client with a key left: it may have lost only its connection
+WATCH_AGAIN_S = 1.0  # where there was no descriptor to be had
+NOT_TO_END = -1  # a holder that is not its owner's
 
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
 
@@ -64,6 +68,7 @@ class _Lease:
     waiting: list[Future[Grant]] = field(default_factory=list)
     unwatch: Callable[[], None] | None = None
     linger: Callable[[], None] | None = None  # calls off what happens when nobody comes for it
+    visits: int = 0  # how often somebody came for it: a deadline set before the last visit counts for nothing
     deserted: str = ""  # why nobody waits for it any more: to be withdrawn as soon as it has an id
     over: Refused | None = None  # how it ended
 
@@ -107,23 +112,15 @@ class Leases:
         """GPUs for this process. `who` is the caller where one is known, else the process's own account asks. What only
         the queue can know (that it is full, that the share is used up) comes out of `granted`. `name` and `argv` say
         what the process will be, where it only waits in order to become something else."""
-        seen = self._processes.look(pid)
-        if seen is None:
-            raise NotAlive("pid not alive", "pid")
-        self._must_fit(gpus, key)
-        who = who or Principal(seen.user, Role.USER)
+        who, seen = self._look(who, pid, gpus, key)
+        spec = self._spec(who, seen, gpus, key, name, argv)
         future: Future[Grant] = Future()
         with self._lock:
-            if self._closed:
-                raise Unavailable("the server is stopping; ask the next one with the same key")
-            lease = self._by_key.get((who.owner, key)) if key else None
-            if lease is None:
-                if self._waiters >= MAX_WAITERS:
-                    raise Full(f"{MAX_WAITERS} requests are waiting already; try again later")
-                lease = self._begin(who, seen, gpus, key, name=name, argv=tuple(argv) or seen.command)
-            elif (lease.holder, lease.gpus) != (seen.holder, gpus):
-                raise Conflict(f"key: {key!r} is another process's, or was used for another number of GPUs", "key")
+            known = self._known(who, seen, gpus, key)
+            lease = known or self._begin(who, spec, key)
             self._join(lease, future)
+        if known is None:  # not under the lock: whoever hears of the answer may answer others
+            self._service.send(who, Submit(spec)).add_done_callback(lambda done: self._submitted(lease, done))
         if lease.over is not None:
             _refuse(future, lease.over)
         elif lease.grant is not None:
@@ -131,40 +128,94 @@ class Leases:
         future.add_done_callback(lambda done: self._leave(lease, future) if done.cancelled() else None)
         return Asked(future, lambda: self._leave(lease, future))
 
+    def try_out(
+        self, who: Principal | None, pid: int, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
+    ) -> Future[Run]:
+        """The run that asking would make, or has made under this key; or the refusal. Nothing is taken."""
+        who, seen = self._look(who, pid, gpus, key)
+        with self._lock:
+            lease = self._known(who, seen, gpus, key)
+            known = lease.run_id if lease is not None else ""
+        if not known:
+            return self._service.try_out(who, Submit(self._spec(who, seen, gpus, key, name, argv)))
+        future: Future[Run] = Future()
+        future.set_result(self._service.run(known))
+        return future
+
     def release(self, who: Principal, run_id: str) -> Future[Run]:
         """Give it back while the process lives on."""
         return self._service.send(who, EndLease(run_id))
 
     # -- asking -----------------------------------------------------------------------------------------------------
+    def _look(self, who: Principal | None, pid: int, gpus: int, key: str) -> tuple[Principal, Seen]:
+        """Who asks for which process."""
+        seen = self._processes.look(pid)
+        if seen is None:
+            raise NotAlive("pid not alive", "pid")
+        self._must_fit(gpus, key)
+        return who or Principal(seen.user, Role.USER), seen
+
+    def _known(self, who: Principal, seen: Seen, gpus: int, key: str) -> _Lease | None:
+        """With the lock held: the lease of this key. Refuses who asks for something else, and one too many."""
+        if self._closed:
+            raise Unavailable("the server is stopping; ask the next one with the same key")
+        lease = self._by_key.get((who.owner, key)) if key else None
+        if lease is None:
+            if self._waiters >= MAX_WAITERS:
+                raise Full(f"{MAX_WAITERS} requests are waiting already; try again later")
+        elif (lease.holder, lease.gpus) != (seen.holder, gpus):
+            raise Conflict(f"key: {key!r} is another process's, or was used for another number of GPUs", "key")
+        return lease
+
     def _must_fit(self, gpus: int, key: str) -> None:
         if isinstance(gpus, bool) or not isinstance(gpus, int):
             raise Invalid(f"num_gpus: {gpus!r} is not a whole number", "num_gpus")
         if gpus < 0:
             raise Invalid(f"num_gpus: {gpus} is negative; ask for 0 or more", "num_gpus")
-        total = self._service.view().total_gpus()
+        total = sum(len(node.gpus) for node in self._service.nodes().values())
         if gpus > total:
             raise Invalid(f"requested {gpus} GPU(s) but only {total} available on this machine", "num_gpus")
         if len(key) > MAX_KEY:
             raise Invalid(f"key: has {len(key)} characters, use at most {MAX_KEY}", "key")
 
-    def _begin(self, who: Principal, seen: Seen, gpus: int, key: str, *, name: str, argv: tuple[str, ...]) -> _Lease:
-        lease = _Lease(who.owner, seen.holder, gpus, key)
-        spec = Spec(
-            name=name or argv[0].rpartition("/")[2][:100] or "lease",
-            argv=argv,
+    def _spec(  # noqa: PLR0917 - what was asked for, in the order in which it was
+        self, who: Principal, seen: Seen, gpus: int, key: str, name: str, argv: Sequence[str]
+    ) -> Spec:
+        words = tuple(argv) or seen.command
+        return Spec(
+            name=name or made_visible(words[0].rpartition("/")[2][:100]) or "lease",
+            argv=words,
             workdir="/",
             request=Request(gpus=gpus, span=True),
             max_retries=0,
             labels={KEY: key} if key else {},
-            holder=seen.holder,
+            holder=seen.holder if self._may_end(who.owner, seen) else replace(seen.holder, uid=NOT_TO_END),
         )
+
+    def _may_end(self, owner: str, seen: Seen) -> bool:
+        """May a cancel of the lease end its process? Anybody may name any process here, so only one that has the
+        account of the lease's owner, and is no part of a run of somebody else (where all runs have one account)."""
+        if seen.user != owner:
+            return False
+        attempt = self._processes.attempt_of(seen.holder.pid)
+        if attempt is None:
+            return True
+        try:
+            return bool(attempt) and self._service.run(run_of(attempt)).user == owner
+        except NotFound:  # another server's
+            return False
+
+    def _begin(self, who: Principal, spec: Spec, key: str) -> _Lease:
+        assert spec.holder is not None
+        lease = _Lease(who.owner, spec.holder, spec.request.gpus, key)
         self._watch(lease)
         if key:
             self._by_key[lease.owner, key] = lease
-        self._service.send(who, Submit(spec)).add_done_callback(lambda done: self._submitted(lease, done))
         return lease
 
     def _submitted(self, lease: _Lease, done: Future[Run]) -> None:
+        """It is durable, or refused. On the loop's thread; or, when the loop was quicker than whoever asked, on that
+        one's: what became of the run may then have been told already, so it is looked at here."""
         error = done.exception()
         if error is not None:
             self._over(lease, error if isinstance(error, Refused) else Unavailable(f"it could not be stored: {error}"))
@@ -176,8 +227,11 @@ class Leases:
                 self._withdraw(lease)
         if self._closed:  # it came in with the last turn
             self._over(lease, Unavailable("the server is stopping; ask the next one with the same key"))
+        else:
+            self._catch_up(lease)
 
     def _join(self, lease: _Lease, future: Future[Grant]) -> None:
+        lease.visits += 1
         lease.deserted = ""
         _call_off(lease)
         if lease.grant is None and lease.over is None:
@@ -192,20 +246,27 @@ class Leases:
             if lease.waiting:
                 return
             if lease.key:
-                lease.linger = self._after(LINGER_S, lambda: self._desert(lease, "its client left"))
+                self._linger(lease, LINGER_S, "its client left")
             else:
-                self._desert(lease, "its client left")
+                self._desert(lease, "its client left", lease.visits)
 
-    def _desert(self, lease: _Lease, why: str) -> None:
-        """Nobody is there for it. One that was given meanwhile, unasked for, goes back."""
+    def _linger(self, lease: _Lease, delay_s: float, why: str) -> None:
+        visits = lease.visits
+        lease.linger = self._after(delay_s, lambda: self._desert(lease, why, visits))
+
+    def _desert(self, lease: _Lease, why: str, visits: int) -> None:
+        """Nobody is there for it. One that was given meanwhile, unasked for, goes back; but not when somebody came just
+        as its time ran out."""
         with self._lock:
-            if self._closed or lease.waiting or lease.over is not None:
+            if self._closed or lease.visits != visits or lease.waiting or lease.over is not None:
                 return
             lease.deserted = why
             if lease.run_id:
                 self._withdraw(lease)
 
     def _withdraw(self, lease: _Lease) -> None:
+        """It is on its way out: whoever comes with its key now begins anew."""
+        self._strike(lease)
         if lease.grant is None:
             self._service.send(HOUSE, Withdraw(lease.run_id, lease.deserted)).add_done_callback(_heard)
         else:
@@ -217,7 +278,7 @@ class Leases:
             if self._closed or lease.grant is not None:
                 return
             futures, lease.waiting = lease.waiting, []
-            self._desert(lease, "its process ended")
+            self._desert(lease, "its process ended", lease.visits)
         for future in futures:
             _refuse(future, NotAlive("pid not alive", "pid"))
 
@@ -239,9 +300,13 @@ class Leases:
         if run.state in ENDED:  # and its end is among the events that follow
             return
         with self._lock:
-            grant = lease.grant = Grant(run.id, numbers(self._service.view(), run))
+            if lease.grant is not None or lease.over is not None:  # it was seen elsewhere first
+                return
+            grant = lease.grant = Grant(run.id, numbers(self._service.nodes(), run))
             futures, lease.waiting = lease.waiting, []
             self._let_go(lease)
+            if lease.deserted:  # its withdrawal comes too late now
+                self._withdraw(lease)
         for future in futures:
             _answer(future, grant)
 
@@ -251,10 +316,25 @@ class Leases:
             self._let_go(lease)
             _call_off(lease)
             self._by_run.pop(lease.run_id, None)
-            if self._by_key.get((lease.owner, lease.key)) is lease:
-                del self._by_key[lease.owner, lease.key]
+            self._strike(lease)
         for future in futures:
             _refuse(future, error)
+
+    def _strike(self, lease: _Lease) -> None:
+        if self._by_key.get((lease.owner, lease.key)) is lease:
+            del self._by_key[lease.owner, lease.key]
+
+    def _catch_up(self, lease: _Lease) -> None:
+        """It may have moved on before it was known here."""
+        try:
+            now = self._service.run(lease.run_id)
+        except StoreError:  # only what has ended is looked up there
+            self._over(lease, Unavailable(f"lease {lease.run_id} is over, but cannot be read; ask again"))
+            return
+        if now.state in ACTIVE:
+            self._give(lease)
+        elif now.state in ENDED:
+            self._over(lease, Conflict(f"lease {lease.run_id} is over{': ' + now.why if now.why else ''}"))
 
     def _let_go(self, lease: _Lease) -> None:
         """It does not wait any more."""
@@ -280,21 +360,28 @@ class Leases:
             if key:
                 self._by_key[lease.owner, key] = lease
             if run.state in WAITING:
+                self._linger(lease, REJOIN_S, "its client did not come back")
+                self._watch_when_possible(lease)
+        self._catch_up(lease)
+
+    def _watch_when_possible(self, lease: _Lease) -> None:
+        """One that cannot be watched for want of a descriptor must not keep the server from its work."""
+        with self._lock:
+            if self._closed or lease.grant is not None or lease.over is not None:
+                return
+            try:
                 self._watch(lease)
-                lease.linger = self._after(REJOIN_S, lambda: self._desert(lease, "its client did not come back"))
-        now = self._service.run(run.id)  # it may have moved on before it was found here
-        if now.state in ACTIVE:
-            self._give(lease)
-        elif now.state in ENDED:
-            self._over(lease, Conflict(f"lease {run.id} is over"))
+            except Unavailable as error:
+                log.warning("lease %s: %s; trying again", lease.run_id, error)
+                self._after(WATCH_AGAIN_S, lambda: self._watch_when_possible(lease))
 
 
-def numbers(view: View, run: Run) -> tuple[int, ...]:
+def numbers(nodes: Mapping[str, Node], run: Run) -> tuple[int, ...]:
     """The GPUs of a lease counted flat over all nodes, as if they were one machine's."""
     held = {part.node: part.gpus for part in run.attempt.placement} if run.attempt is not None else {}
     found: list[int] = []
     offset = 0
-    for node in view.nodes.values():
+    for node in nodes.values():
         found += [offset + index for index in bits(held.get(node.id, 0))]
         offset += len(node.gpus)
     return tuple(found)

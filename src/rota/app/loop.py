@@ -70,6 +70,7 @@ class Loop:
         self.site = site
         self.on_fatal = on_fatal
         self.state = State()
+        self.kinds: dict[str, int] = {}  # how many records of each kind there are, see records
         self.subscribers: list[Subscriber] = []
         self.degraded = ""  # why nothing can be written just now
         self.window = Window()  # what other threads may see: nothing that is not on disk
@@ -184,7 +185,8 @@ class Loop:
         if self.degraded and not self._recover():
             self._turn_away(batch)
             return
-        desk = Desk(self.state, self.store, self.now(), self.clock.tick(), self.new_id)
+        now, tick, accounts = self.now(), self.clock.tick(), self.site.accounts
+        desk = Desk(self.state, self.store, now, tick, self.new_id, kinds=self.kinds, accounts=accounts)
         answers: list[tuple[Future[Any], Any]] = []
         for item in batch:
             if isinstance(item, Item):
@@ -337,6 +339,7 @@ class Loop:
 
     def _load(self) -> None:
         self.state = self.store.load()
+        self.kinds.clear()  # they may count what was not stored
         self.window.reset(self.state)
 
     # -- when the store does not take it ----------------------------------------------------------------------------

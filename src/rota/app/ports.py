@@ -159,6 +159,12 @@ class Processes(Protocol):
         """Call `on_end` once, from any thread, when the process is gone; at once if it is gone already. Returns how to
         stop watching. By pidfd: no polling."""
 
+    def attempt_of(self, pid: int) -> str | None:
+        """The attempt that a process is part of; "" = it cannot be told of which, or it is gone; None = of none."""
+
+    def uid_at(self, near: tuple[str, int], far: tuple[str, int]) -> int | None:
+        """Whose socket of this machine is connected from `near` to `far`; None = it is not to be found."""
+
 
 class Samples(Protocol):
     """Metric rows of runs: many, appended, bounded; apart from the store so that they never delay it."""
@@ -168,6 +174,9 @@ class Samples(Protocol):
 
     def series(self, run_id: str, points: int = 400, keys: int = 200) -> Mapping[str, Sequence[tuple[float, float]]]:
         """(step, value) by key, thinned out evenly to at most `points`, first and last kept; {} without any."""
+
+    def purge(self, before: float, gone: Callable[[str], bool]) -> int:
+        """Remove what was last added to before this time (epoch s), of runs that are gone. Returns of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +301,9 @@ class Store(Protocol):
     def counts(self) -> Mapping[RunState, int]:
         """How many runs there are in each state, archived ones aside."""
 
+    def counted(self) -> tuple[Mapping[RunState, int], int]:
+        """The same, and the seq of the last event that is in these numbers."""
+
     def record(self, kind: str, record_id: str) -> Record | None: ...
 
     def records(
@@ -308,8 +320,9 @@ class Store(Protocol):
     def replay(self) -> State:
         """The state from the newest checkpoint and the events after it: must equal load()."""
 
-    def compact(self, state: State, before: float, keep_runs_since: float) -> int:
+    def compact(self, state: State, before: float, keep_runs_since: float, passing: Collection[str] = ()) -> int:
         """Write a checkpoint of the live state, drop events older than `before`, ended runs older than
-        `keep_runs_since` and old idempotency keys. Returns how many rows went."""
+        `keep_runs_since` with their records, records of the `passing` kinds that are as old and belong to no run that
+        stays, and old idempotency keys. Returns how many rows went."""
 
     def close(self) -> None: ...

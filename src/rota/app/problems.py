@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rota.app.desk import Desk
@@ -21,6 +21,8 @@ MAX_PATH = 4096  # bytes, Linux's PATH_MAX
 MAX_PID = 1 << 22  # Linux's PID_MAX_LIMIT
 MAX_AMOUNT = 1e9  # of CPUs or GB: more than any machine has, less than what no longer adds up
 MAX_SECONDS = 10 * 365 * 86400.0
+HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # controls, new lines, turns of direction
+UNSHOWN = "holds control characters or ones that change the direction of text; use visible ones"
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|BASH_FUNC_[^=\0]+%%")  # the latter: `module` on every HPC cluster
 
 
@@ -37,6 +39,29 @@ def must_be_text(**texts: str) -> None:
     for field, text in texts.items():
         for problem in unfit(text, MAX_NAME):
             raise Invalid(f"{field}: {problem}", field)
+
+
+def must_be_visible(**texts: str) -> None:
+    """Names that people read, in tables and terminals: nothing in them may move the cursor or turn the text around."""
+    for field, text in texts.items():
+        if not is_visible(text):
+            raise Invalid(f"{field}: {UNSHOWN}", field)
+
+
+def is_visible(text: str) -> bool:
+    return (text.isascii() and text.isprintable()) or HIDDEN.search(text) is None
+
+
+def visible(text: str) -> str:
+    """For whoever checks a field by itself."""
+    if not is_visible(text):
+        raise ValueError(UNSHOWN)
+    return text
+
+
+def made_visible(text: str) -> str:
+    """For a name nobody chose, such as a process's own."""
+    return text if is_visible(text) else HIDDEN.sub("?", text)
 
 
 def problems(desk: Desk, spec: Spec, highest_priority: int) -> Iterator[tuple[str, str]]:
@@ -64,6 +89,9 @@ def text_problems(spec: Spec) -> Iterator[tuple[str, str]]:
     texts += [("account", spec.account or "", MAX_NAME), ("gpu_type", spec.request.gpu_type, MAX_NAME)]
     texts += [("group", spec.group, MAX_NAME), ("holder", spec.holder.boot_id if spec.holder else "", MAX_NAME)]
     yield from ((field, problem) for field, text, limit in texts for problem in unfit(text, limit))
+    for field, text in (("name", spec.name), *spec.labels.items()):
+        if not is_visible(text):
+            yield field, UNSHOWN
     yield from _pairs("env", spec.env, MAX_ENV_BYTES)
     yield from _pairs("labels", spec.labels, MAX_ENV_BYTES)
     for name in spec.env:
@@ -73,20 +101,24 @@ def text_problems(spec: Spec) -> Iterator[tuple[str, str]]:
         yield "labels", f"at most {MAX_LABELS}"
 
 
-def unfit(text: str, limit: int = MAX_ENV_BYTES) -> Iterator[str]:
+def unfit(text: str, limit: int = MAX_ENV_BYTES) -> Sequence[str]:
     """What keeps a text from being an argument, a file name or a row."""
+    if text.isascii() and len(text) <= limit and "\0" not in text:  # nearly every text there is
+        return ()
+    found = []
     if len(text) > limit:
-        yield f"has {len(text)} characters, use at most {limit}"
+        found.append(f"has {len(text)} characters, use at most {limit}")
     if "\0" in text:
-        yield "holds a NUL character"
+        found.append("holds a NUL character")
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        yield "is not valid Unicode: it holds half of a surrogate pair"
+        found.append("is not valid Unicode: it holds half of a surrogate pair")
+    return found
 
 
 def _size(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _pairs(field: str, pairs: Mapping[str, str], limit: int) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,7 @@
-"""Old things go: events and ended runs out of the store, logs off the disk. Bounded disks are a promise too."""
+"""Old things go: events and ended runs out of the store, logs and metrics off the disk.
+
+Bounded disks are a promise too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from threading import Thread
 
 from rota.app.desk import Desk
 from rota.app.loop import Loop
+from rota.app.ports import Samples, StoreError
+from rota.app.records import PASSING
 
 log = logging.getLogger(__name__)
 
@@ -21,29 +26,31 @@ class Retention:
     logs_days: float = 30.0
 
 
-def tidy(loop: Loop, keep: Retention) -> int:
-    """Compact the store between two turns of the loop, and the logs beside it. Returns the rows that went."""
+def tidy(loop: Loop, keep: Retention, samples: Samples | None = None) -> int:
+    """Compact the store between two turns of the loop, and what lies beside it. Returns the rows that went."""
     now = loop.now()
 
     def compact(desk: Desk) -> int | None:
         if desk.events:
             return None  # others of this turn were before us, and the store does not have their events yet
-        return desk.store.compact(desk.state, now - keep.events_days * DAY_S, now - keep.runs_days * DAY_S)
+        desk.kinds.clear()  # records may go
+        return desk.store.compact(desk.state, now - keep.events_days * DAY_S, now - keep.runs_days * DAY_S, PASSING)
 
     gone = 0
     while (went := loop.call(compact).result()) != 0:  # the store takes a bounded bite at a time
         gone += went or 0
     # files are dated by the wall clock, which may be another than the house's time
-    Thread(
-        target=_purge, args=(loop, loop.clock.now() - keep.logs_days * DAY_S), name="rota-purge", daemon=True
-    ).start()
+    Thread(target=_purge, args=(loop, keep, samples), name="rota-purge", daemon=True).start()
     return gone
 
 
-def _purge(loop: Loop, before: float) -> None:
+def _purge(loop: Loop, keep: Retention, samples: Samples | None) -> None:
+    now = loop.clock.now()
     try:
-        count = loop.backend.purge(before)
-    except OSError as error:  # a full or failing disk: the next round tries again
-        log.warning("old logs could not be removed: %s", error)
-    else:
+        count = loop.backend.purge(now - keep.logs_days * DAY_S)
         log.info("removed the logs of %d old attempts", count)
+        if samples is not None:
+            count = samples.purge(now - keep.runs_days * DAY_S, lambda run_id: loop.store.run(run_id) is None)
+            log.info("removed the metrics of %d runs that are gone", count)
+    except (OSError, StoreError) as error:  # a full or failing disk: the next round tries again
+        log.warning("old files could not be removed: %s", error)

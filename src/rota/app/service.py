@@ -13,14 +13,15 @@ from rota.app.authz import Principal
 from rota.app.desk import Desk
 from rota.app.errors import NotFound, Unavailable
 from rota.app.loop import Loop, Subscriber
+from rota.app.outlook import Outlook
 from rota.app.ports import LogChunk, Record, RunFilter, StoredEvent, StoreError, UserTotal
 from rota.app.tally import Counter, Tally
 from rota.app.views import View
 from rota.core import events as e
-from rota.core.explain import Explanation, explain
-from rota.core.forecast import forecast
+from rota.core.explain import Explanation
 from rota.core.ids import attempt_id, is_attempt_id
 from rota.core.node import Node
+from rota.core.policy import Policy
 from rota.core.run import ENDED, PastAttempt, Run
 from rota.core.state import State
 
@@ -36,6 +37,7 @@ HANDLERS: dict[type[Any], Callable[[Desk, Principal, Any], Any]] = {
     c.EndLease: endlease.end_lease,
     c.Withdraw: endlease.withdraw,
     c.CapGroup: sweeps.cap_group,
+    c.StartGroup: sweeps.start_group,
     c.PutRecord: records.put_record,
     c.Cancel: control.cancel,
     c.Hold: control.hold,
@@ -57,6 +59,9 @@ class Service:
         self._lock = Lock()
         self.broken: list[BaseException] = []  # why the loop has stopped
         self._counter = Counter(loop.store, loop.window, loop.now)
+        self._outlook = Outlook(
+            lambda: loop.window.version, loop.now, lambda: self.ask(lambda state, now: (state.fork(), now))
+        )
         loop.subscribers += [self._tell_waiters, self._counter.hear]
 
     # -- commands ---------------------------------------------------------------------------------------------------
@@ -99,9 +104,21 @@ class Service:
         """Its place in the queue, 1 = next, without the cost of a view; None = it does not stand there."""
         return self._loop.window.position(run_id)
 
+    def place_of(self, run: Run) -> int | None:
+        """The place a run would have in the queue as it is, were it there."""
+        return self._loop.window.place_of(run)
+
     def nodes(self) -> Mapping[str, Node]:
         """Those of the view, without its cost."""
         return self._loop.window.nodes
+
+    def policy(self) -> Policy:
+        """As above."""
+        return self._loop.window.policy
+
+    def caps(self) -> Mapping[str, int]:
+        """As above."""
+        return self._loop.window.caps
 
     def tally(self) -> Tally:
         return self._counter.tally(self._loop.passes, self._loop.last_pass_at)
@@ -126,18 +143,12 @@ class Service:
         return self._loop.store.totals(since, until)
 
     def explain(self, run_id: str) -> Explanation:
-        def question(state: State, now: float) -> Explanation:
-            if run_id not in state.runs:
-                return Explanation(run_id, ())
-            return explain(state, now, run_id)
-
         self.run(run_id)
-        return self.ask(question)
+        return self._outlook.explain(run_id)
 
     def eta(self, run_id: str) -> float | None:
         """When it is expected to start; None = nothing that is known will start it."""
-        fork, now = self.ask(lambda state, now: (state.fork(), now))
-        return forecast(fork, now, [run_id]).get(run_id)
+        return self._outlook.eta(run_id)
 
     def log(self, run_id: str, offset: int = 0, limit: int = 65536, attempt: int | None = None) -> LogChunk:
         run = self.run(run_id)

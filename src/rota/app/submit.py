@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rota.app import records
-from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, Role, authorise
+from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, authorise
 from rota.app.commands import Rerun, Submit, SubmitMany
 from rota.app.desk import Desk
-from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound
+from rota.app.errors import Conflict, Full, Invalid, NotFound
 from rota.app.ports import KeyRecord
-from rota.app.problems import MAX_NAME, must_be_text, must_fit, problems
+from rota.app.problems import MAX_NAME, must_be_text, must_be_visible, must_fit, problems
 from rota.core import codec
 from rota.core import events as e
 from rota.core.predict import expectation
@@ -76,6 +76,7 @@ def rerun(desk: Desk, who: Principal, command: Rerun) -> Run:
     authorise(who, Act.RERUN, old.user)
     if old.spec.holder is not None:
         raise Conflict(f"run {old.id} is a lease: there is no command to run again; ask for a new lease", "run_id")
+    desk.accounts.must_be_own(who, old)
     labels = {**old.spec.labels, "parent_run_id": old.id, **(command.labels or {})}
     spec = replace(
         old.spec,
@@ -85,7 +86,7 @@ def rerun(desk: Desk, who: Principal, command: Rerun) -> Run:
         depends_on=(),
         labels={name: value for name, value in labels.items() if value},
     )
-    again = Submit(spec, user=old.user, held=command.held, key=command.key, stand_in=command.stand_in)
+    again = Submit(spec, user=old.user, held=command.held, key=command.key)
     # of the request itself: the old run may have been edited between two sends of it
     digest = _hash(["rerun", codec.encode(command)]) if command.key else ""
     ready = _check(desk, who, again, digest, _Ahead())
@@ -96,21 +97,26 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
     user = command.user or who.owner
     authorise(who, Act.SUBMIT, user)
     must_be_text(user=user, key=command.key)
+    must_be_visible(user=user)
     known = _known(desk, who, command.key, digest, ahead)
     if known is not None:
         return _Ready(command, user, digest, known=known)
     for name, problem in problems(desk, command.spec, HIGHEST_PRIORITY[who.role]):
         raise Invalid(f"{name}: {problem}", name)
-    if command.spec.account not in (None, user, command.stand_in or user) and who.role is not Role.ADMIN:
-        raise Forbidden(
-            f"account: {who.name} may run as {user}, not as {command.spec.account}; ask an admin", "account"
-        )
+    command = _with_account(desk, who, command)
     _room(desk, user, command, ahead)
-    waiting_on = _pending(desk, command.spec.depends_on)
+    waiting_on = _pending(desk, command.spec.depends_on, who.owner if command.blind else None)
     written = records.check_all(desk, who, command.records, user, blank=True)
     ahead.by_user[user] += 1
     ahead.held += command.held
     return _Ready(command, user, digest, waiting_on, written)
+
+
+def _with_account(desk: Desk, who: Principal, command: Submit) -> Submit:
+    """As what it will run. A lease runs nothing: its process has the account it has."""
+    spec = command.spec
+    account = None if spec.holder is not None else desk.accounts.choose(who, spec.account)
+    return command if account == spec.account else replace(command, spec=replace(spec, account=account))
 
 
 def _known(desk: Desk, who: Principal, key: str, digest: str, ahead: _Ahead) -> Run | None:
@@ -188,12 +194,15 @@ def _room(desk: Desk, user: str, command: Submit, ahead: _Ahead) -> None:
         raise Full(f"{user} has {queued} runs waiting, the limit is {limits.queued}; cancel some or wait")
 
 
-def _pending(desk: Desk, wanted: tuple[Dependency, ...]) -> tuple[Dependency, ...]:
-    """The dependencies that are still open. One that can no longer come true is refused at once."""
+def _pending(desk: Desk, wanted: tuple[Dependency, ...], only: str | None) -> tuple[Dependency, ...]:
+    """The dependencies that are still open. One that can no longer come true is refused at once. `only`: whose runs the
+    caller may know of; another's looks like none."""
     left = []
     for dependency in wanted:
         try:
             run = desk.any(dependency.run_id)
+            if only not in (None, run.user):
+                raise NotFound(f"no run {run.id!r}")
         except NotFound as error:
             raise Invalid(f"depends_on: {error.message}", "depends_on") from None
         if run.state not in ENDED:

@@ -178,9 +178,15 @@ class Window:
         """As View.position, without the cost of a view: every submit asks."""
         with self._lock:
             run = self.runs.get(run_id)
-            if run is None:
-                return None
-            return _position(run, self.lines, self.policy, lambda user: _share(user, self.policy, self.usage, self.at))
+            return None if run is None else self._place(run)
+
+    def place_of(self, run: Run) -> int | None:
+        """Where a run would stand that is not here: a dry run's."""
+        with self._lock:
+            return self._place(run)
+
+    def _place(self, run: Run) -> int | None:
+        return _position(run, self.lines, self.policy, lambda user: _share(user, self.policy, self.usage, self.at))
 
     def _add(self, run: Run) -> None:
         self.runs[run.id] = run

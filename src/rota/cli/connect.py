@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE, USAGE
 from rota.client.errors import BadAnswer, NotFound, Refused, RotaError, Unauthorised, Unreachable
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from rota.client.sync import Client
 
-USAGE, UNREACHABLE, REFUSED, NOT_AUTHORISED = 2, 69, 75, 77
 FULL_ID = 12
 MOST_LOOKED_AT = 5000  # runs, when an id is given by its beginning
 

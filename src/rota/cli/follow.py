@@ -6,25 +6,31 @@ the third leaves it alone. A server that is lost is waited for: the run does not
 
 from __future__ import annotations
 
+import math
 import os
 import signal
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from rota.cli.connect import REFUSED, say
+from rota.cli.connect import say
+from rota.cli.exits import REFUSED
 from rota.cli.progress import Progress
 from rota.cli.render import in_time, plain, span
+from rota.cli.streams import write
 from rota.client.errors import Busy, Refused, RotaError, Unreachable
 
 if TYPE_CHECKING:
+    from rota.client.model.cluster import Job
     from rota.client.model.run import Run
     from rota.client.sync import Client
 
 PATIENCE_S = 24 * 3600.0
-FIRST_LOOK_S, LAST_LOOK_S = 0.02, 1.0
+FIRST_LOOK_S, LAST_LOOK_S = 0.05, 2.0
+LOOK_SHARE = 0.1  # of the time it took so far: an end is seen a tenth late at most
+TELL_S, TELL_AGAIN_S = 2.0, 10.0  # between two tellings of where it stands: where it moves on, where it does not
+T = TypeVar("T")
 LAST_PRESS = 2
 
 
@@ -32,10 +38,11 @@ def stay(client: Client, run_id: str, *, output: bool, quiet: bool = False) -> i
     """Until the run has ended. Its exit code."""
     with _interrupts(client, run_id):
         if output:
-            _until_begun(client, run_id, Progress(quiet))
+            _until(client, run_id, Progress(quiet), lambda job: not job.waiting)
             for text in client.follow(run_id, patience_s=PATIENCE_S):
-                _write(text)
-        run = _until_ended(client, run_id, Progress(quiet or output))
+                write(text)
+        _until(client, run_id, Progress(quiet or output), lambda job: job.ended)
+        run = _the_end(client, run_id)
     if not quiet:
         say(summary(run))
     return code_of(run)
@@ -80,44 +87,41 @@ def place(run: Run) -> str:
     return f"{run.id} {run.status}" + (f" for {span(time.time() - since)}" if run.active and since else "")
 
 
-def _until_begun(client: Client, run_id: str, progress: Progress) -> None:
-    pause_s = FIRST_LOOK_S
+def _until(client: Client, run_id: str, progress: Progress, reached: Callable[[Job], bool]) -> None:
+    """Look until it is so: the cheap view, and the more seldom the longer it takes."""
+    begun = time.monotonic()
+    told_at, told = -math.inf, None
     while True:
-        run = _look(client, run_id, progress)
-        if run is not None:
-            if not run.waiting:
+        now = time.monotonic()
+        job = _look(client.job, run_id, progress)
+        if job is not None:
+            if reached(job):
                 progress.clear()
                 return
-            progress.show(place(run), f"{run.status} {run.position}")
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 1.4, LAST_LOOK_S)
+            standing = (job.state, job.queue_position)
+            if not progress.quiet and now - told_at >= (TELL_AGAIN_S if standing == told else TELL_S):
+                # why it waits, and until when, costs the server a forecast
+                run = _look(client.run, run_id, progress)
+                if run is not None:
+                    progress.show(place(run), f"{run.status} {run.position}")
+                    told_at, told = now, standing
+        time.sleep(min(max(FIRST_LOOK_S, (now - begun) * LOOK_SHARE), LAST_LOOK_S))
 
 
-def _until_ended(client: Client, run_id: str, progress: Progress) -> Run:
-    pause_s = FIRST_LOOK_S
-    while True:
-        run = _look(client, run_id, progress)
-        if run is not None:
-            if run.ended:
-                progress.clear()
-                return run
-            progress.show(place(run), f"{run.status} {run.position}")
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 1.4, LAST_LOOK_S)
-
-
-def _look(client: Client, run_id: str, progress: Progress) -> Run | None:
+def _look(ask: Callable[[str], T], run_id: str, progress: Progress) -> T | None:
     try:
-        return client.run(run_id)
+        return ask(run_id)
     except (Unreachable, Busy) as error:
         progress.show(f"{error}; the run is not affected, trying again", "lost")
         return None
 
 
-def _write(text: str) -> None:
-    if sys.stdout is not None:
-        sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass"))
-        sys.stdout.buffer.flush()
+def _the_end(client: Client, run_id: str) -> Run:
+    while True:
+        run = _look(client.run, run_id, Progress(quiet=True))
+        if run is not None:
+            return run
+        time.sleep(LAST_LOOK_S)
 
 
 @contextmanager

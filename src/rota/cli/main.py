@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import click
 
 from rota import __version__
+from rota.cli import streams
 from rota.client.errors import RotaError
 
 # section -> name -> (module under rota.cli.commands, one line for the list)
@@ -73,6 +75,14 @@ class _Lazy(click.Group):
         for title, rows in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, text) for name, (_, text) in rows.items()])
+
+    def main(self, *args: Any, **named: Any) -> Any:
+        """A closed stdout is written to in peace, a full one is one line and an exit code, whichever command it was."""
+        streams.open_closed_ones()
+        try:
+            return super().main(*args, **named)
+        except OSError as error:
+            sys.exit(streams.give_up("rota", error))
 
     def invoke(self, ctx: click.Context) -> object:
         """What goes wrong on the way to the server is one line and an exit code, whichever command it was."""

@@ -13,25 +13,31 @@ EVERY_S = 30.0  # without a terminal: not more often, unless the words change
 class Progress:
     """On stderr, so that the output of the run stays alone on stdout."""
 
-    def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet
-        self._tty = _is_tty()
+    def __init__(self, quiet: bool = False, program: str = "rota") -> None:
+        self.quiet = quiet
+        self.live = _is_tty()  # whether a line can be rewritten
+        self._program = program
         self._shown = ""
         self._width = 0
         self._next = 0.0
 
     def show(self, text: str, key: str = "") -> None:
         """`key`: what has to change for another line where lines cannot be rewritten."""
-        if self._quiet or text == self._shown:
+        if self.quiet or text == self._shown:
             return
-        if self._tty:
-            line = text[: _columns() - 1]
+        if self.live:
+            line = f"{self._program}: {text}"[: _columns() - 1]
             self._write("\r" + line + " " * max(0, self._width - len(line)))
             self._width = len(line)
         elif (key or text) != self._shown or time.monotonic() >= self._next:
-            self._write(f"rota: {text}\n")
+            self._write(f"{self._program}: {text}\n")
             self._next = time.monotonic() + EVERY_S
-        self._shown = text if self._tty else key or text
+        self._shown = text if self.live else key or text
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        self._write(f"{self._program}: {text}\n")
 
     def clear(self) -> None:
         """Make room for something else."""

@@ -1,15 +1,17 @@
-"""What people write for times, priorities, variables and parameters."""
+"""What people write for times, priorities and parameters; and the surroundings of a run as options choose them."""
 
 from __future__ import annotations
 
+import os
 import re
 
 import click
 
+from rota.cli import environment
+
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 PRIORITY_WORDS = {"low": 1, "normal": 2, "high": 3, "critical": 4}
 MAX_RANGE = 10_000
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|BASH_FUNC_[^=\0]+%%")  # the latter: `module` on every HPC cluster
 
 
 def seconds(text: str) -> float:
@@ -53,20 +55,16 @@ class Priority(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
-def variables(pairs: tuple[str, ...], export: str, environ: dict[str, str]) -> dict[str, str]:
-    """The environment of a run. `export` is ALL, NONE, or names; a pair without a value is taken from here."""
-    words = [word for word in export.split(",") if word]
-    upper = [word.upper() for word in words]
-    chosen: dict[str, str] = {}
-    if not words or "ALL" in upper:
-        chosen = {name: value for name, value in environ.items() if ENV_NAME.fullmatch(name)}
-    for word in [*(w for w in words if w.upper() not in ("ALL", "NONE")), *pairs]:
-        name, equals, value = word.partition("=")
-        if not ENV_NAME.fullmatch(name):
-            raise click.BadParameter(f"{name[:80]!r} is no name of a variable; write NAME=VALUE", param_hint="--env")
-        if equals or name in environ:
-            chosen[name] = value if equals else environ[name]
-    return chosen
+def surroundings(chdir: str | None, pairs: tuple[str, ...] = (), export: str = "ALL") -> tuple[str, dict[str, str]]:
+    """Directory and variables of a run, from -C, -e and --export."""
+    try:
+        where = environment.directory(chdir)
+    except FileNotFoundError:
+        raise click.UsageError("the current directory is gone; change to one that is there") from None
+    try:
+        return where, environment.exported(export, os.environ, pairs)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--env or --export") from None
 
 
 def parameter(text: str) -> tuple[str, list[object]]:

@@ -202,6 +202,7 @@ class AsyncClient:
     tokens = Does(calls.tokens)
     create_token = Does(calls.create_token)
     revoke_token = Does(calls.revoke_token)
+    login_link = Does(calls.login_link)
     whoami = Does(calls.whoami)
     health = Does(calls.health)
 

@@ -216,6 +216,11 @@ def revoke_token(token_id: str) -> Call[Json]:
     return Call("DELETE", f"/tokens/{quote(token_id)}", _object, repeatable=True)
 
 
+def login_link(token_id: str) -> Call[Json]:
+    """`path`, and where the server knows how it is reached `url`: to open in a browser, once, within an hour."""
+    return Call("POST", f"/tokens/{quote(token_id)}/link", _object)
+
+
 def whoami() -> Call[Whoami]:
     return Call("GET", "/whoami", _whoami)
 

@@ -91,8 +91,10 @@ def events(talk: Exchange, after: int | None = None, *, patience_s: float = PATI
     try:
         while True:
             event = yield from listener.next(place)
-            if event is not None and event.name == "message":  # "dropped": too slow, come back
-                place = event.id or place
+            if event is None:
+                continue
+            place = event.id or place  # of any event: "hello" says where "from now on" begins
+            if event.name == "message":  # "dropped": too slow, come back
                 yield Item(_object(event.data))
     finally:
         listener.close()

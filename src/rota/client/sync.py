@@ -245,6 +245,7 @@ class Client:
     tokens = Does(calls.tokens)
     create_token = Does(calls.create_token)
     revoke_token = Does(calls.revoke_token)
+    login_link = Does(calls.login_link)
     whoami = Does(calls.whoami)
     health = Does(calls.health)
 

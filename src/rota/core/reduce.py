@@ -49,6 +49,7 @@ def _submitted(state: State, event: e.RunSubmitted) -> None:
             expected_s=event.expected_s,
             expected_from=event.expected_from,
             waiting_on=event.waiting_on,
+            queued_at=None if event.held else event.at,
         )
     )
     state.next_seq = max(state.next_seq, event.seq + 1)
@@ -61,7 +62,7 @@ def _held(state: State, event: e.RunHeld) -> None:
 
 def _released(state: State, event: e.RunReleased) -> None:
     run = _idle(state, event.run_id)
-    state.put(replace(run, state=move(run.state, RunState.QUEUED), why=""))
+    state.put(replace(run, state=move(run.state, RunState.QUEUED), why="", queued_at=event.at))
 
 
 def _reprioritised(state: State, event: e.RunReprioritised) -> None:

@@ -104,6 +104,9 @@ class Holder:
     pid: int
     start_ticks: int  # field 22 of /proc/<pid>/stat
     boot_id: str
+    # the account whose process it was when it was leased, if the lease's owner may end it; -1 = nobody ends it by a
+    # cancel. No part of who it is: a process can change its account
+    uid: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,7 @@ class Run:
     ended_at: float | None = None
     why: str = ""  # of the last change that needs a word: hold, requeue, end
     archived_at: float | None = None  # put out of sight by a person
+    queued_at: float | None = None  # when it last got into line; None = it never did
 
 
 KEPT_ATTEMPTS = 20

@@ -1,4 +1,8 @@
-"""Signals to a process that is not ours and to all it has begotten, by pidfd, so that no stranger is hit."""
+"""Signals to a process that is not ours and to all it has begotten, by pidfd, so that no stranger is hit.
+
+Who holds a lease is named by people, so only what is its owner's is ever signalled: processes of the account that the
+lease was given for (`Holder.uid`), and none that belongs to an attempt the holder is no part of.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-from rota.adapters.backends import procs
+from rota.adapters.backends import inside, procs
 from rota.core.run import Holder
 
 SIGKILL = signal.SIGKILL
@@ -14,29 +18,34 @@ Target = tuple[int, int]  # pid, start time
 
 
 def family(holder: Holder) -> tuple[Target, ...]:
-    """The process itself first, then its descendants; empty when it is not there any more, or when we live by it: the
-    server, whatever it was started by, and the first process. Nobody ends a lease by ending the house."""
-    if holder.pid in _ours():
+    """The process itself first, then its descendants; empty when it is not there any more, is not its owner's to end,
+    or when we live by it: the server, whatever it was started by, and the first process. Nobody ends a lease by ending
+    the house."""
+    if holder.uid < 0 or holder.pid in {1, *(inside.lineage(os.getpid()) or ())}:
         return ()
-    found = [(pid, procs.start_time(pid)) for pid in (holder.pid, *procs.descendants(holder.pid))]
-    if found[0][1] != holder.start_ticks:
+    if procs.start_time(holder.pid) != holder.start_ticks or uid_of(holder.pid) != holder.uid:
         return ()
-    return tuple((pid, start) for pid, start in found if start is not None)
+    own = inside.attempt_of(holder.pid)
+    below = [pid for pid in procs.descendants(holder.pid) if uid_of(pid) == holder.uid]
+    found = [(pid, procs.start_time(pid)) for pid in below if inside.attempt_of(pid) == own]
+    return ((holder.pid, holder.start_ticks), *((pid, start) for pid, start in found if start is not None))
 
 
-def signal_all(targets: Iterable[Target], number: int) -> bool:
-    """False when one of them lives and may not be signalled by this account."""
-    told = [_signal(pid, start, number) for pid, start in targets]
+def signal_all(targets: Iterable[Target], number: int, uid: int) -> bool:
+    """False when one of them lives and may not be signalled: by this account, or because it is not `uid`'s."""
+    told = [_signal(pid, start, number, uid) for pid, start in targets]
     return all(told)
 
 
-def _signal(pid: int, start: int, number: int) -> bool:
+def _signal(pid: int, start: int, number: int, uid: int) -> bool:
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
         return True  # gone
     try:
         if procs.start_time(pid) == start:
+            if uid_of(pid) != uid:
+                return False
             signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:
         pass
@@ -47,10 +56,10 @@ def _signal(pid: int, start: int, number: int) -> bool:
     return True
 
 
-def _ours() -> set[int]:
-    found = {1}
-    pid: int | None = os.getpid()
-    while pid and pid not in found:
-        found.add(pid)
-        pid = procs.parent(pid)
-    return found
+def uid_of(pid: int) -> int | None:
+    """The real one; None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            return int(file.read(4096).partition(b"\nUid:")[2].split(maxsplit=1)[0])
+    except (OSError, IndexError):
+        return None

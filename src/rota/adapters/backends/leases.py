@@ -70,10 +70,18 @@ class LeaseBackend:
         self._open = True
 
     def launch(self, *orders: LaunchOrder) -> None:
+        """One that cannot be watched just now keeps no other from being given; it is tried again by whoever looks."""
+        errors: list[OSError] = []
         for order in orders:
-            report = self._launch(_checked(order.attempt_id), order.holder)
+            try:
+                report = self._launch(_checked(order.attempt_id), order.holder)
+            except OSError as error:
+                errors.append(error)
+                continue
             if report is not None:
                 self._report(report)
+        if errors:
+            raise errors[0]
 
     def _launch(self, name: str, holder: Holder | None) -> Report | None:
         if holder is None:
@@ -126,7 +134,10 @@ class LeaseBackend:
             if not self._alive(lease):
                 return self._end(name, lease)
             if name not in self._known:
-                self._watch(name, lease)
+                try:
+                    self._watch(name, lease)
+                except OSError as error:  # for want of a descriptor: that it lives is true all the same
+                    log.warning("%s is looked at again later: %s", name, error)
             return Live(lease.holder.pid)
 
     def carries(self, attempt_id: str) -> bool:
@@ -177,8 +188,12 @@ class LeaseBackend:
         return holder.boot_id == self._boot_id and any(procs.start_time(pid) == start for pid, start in family)
 
     def _watch(self, name: str, lease: _Lease) -> None:
-        for pid, start in ((lease.holder.pid, lease.holder.start_ticks), *lease.brood):
-            self._follow(name, lease, pid, start)
+        try:
+            for pid, start in ((lease.holder.pid, lease.holder.start_ticks), *lease.brood):
+                self._follow(name, lease, pid, start)
+        except OSError:
+            self._let_go(lease)
+            raise
         self._known[name] = lease  # only now: who cannot be watched for want of a descriptor is tried again later
 
     def _follow(self, name: str, lease: _Lease, pid: int, start: int) -> None:
@@ -210,7 +225,7 @@ class LeaseBackend:
         for pid, start in new:
             self._follow(name, lease, pid, start)
         targets = (*family[:1], *lease.brood)
-        told = bool(targets) and evict.signal_all(targets, order.signal)
+        told = bool(targets) and evict.signal_all(targets, order.signal, lease.holder.uid)
         if not told and not lease.untouchable:
             lease.untouchable = True
             log.warning("%s: process %d is not ours to end; it keeps its lease while it lives", name, lease.holder.pid)
@@ -231,7 +246,8 @@ class LeaseBackend:
         with self._lock:
             lease = self._known.get(name)
             if lease is not None and self._open:
-                evict.signal_all((*evict.family(lease.holder), *lease.brood), evict.SIGKILL)
+                targets = (*evict.family(lease.holder), *lease.brood)
+                evict.signal_all(targets, evict.SIGKILL, lease.holder.uid)
 
     # -- files
 
@@ -248,6 +264,7 @@ class LeaseBackend:
             "pid": holder.pid,
             "start": holder.start_ticks,
             "boot_id": holder.boot_id,
+            "uid": holder.uid,
             "tick": lease.tick,
             "cause": lease.cause.value,
             "brood": lease.brood,
@@ -258,7 +275,7 @@ class LeaseBackend:
         record: dict[str, Any] | None = records.read(f"{self._dir}/{name}")
         if record is None:
             return None
-        holder = Holder(record["pid"], record["start"], record["boot_id"])
+        holder = Holder(record["pid"], record["start"], record["boot_id"], record.get("uid", -1))
         brood = tuple((pid, start) for pid, start in record["brood"])
         return _Lease(holder, record["tick"], Cause(record["cause"]), brood)
 

@@ -26,14 +26,26 @@ class RoutedBackend:
         self._leases.open(report)
 
     def launch(self, *orders: LaunchOrder) -> None:
-        jobs: list[LaunchOrder] = []
-        for order in orders:
-            if order.holder is None or not isinstance(self._jobs.observe(order.attempt_id), Absent):
-                jobs.append(order)
-            else:
-                self._leases.launch(order)
+        """Jobs first, and trouble with one keeps none of the others from being begun."""
+        jobs = [order for order in orders if order.holder is None]
+        errors: list[OSError] = []
         if jobs:
-            self._jobs.launch(*jobs)
+            self._trying(errors, self._jobs.launch, *jobs)
+        for order in orders:
+            if order.holder is not None:
+                self._trying(errors, self._give, order)
+        if errors:
+            raise errors[0]
+
+    def _give(self, order: LaunchOrder) -> None:
+        vetoed = not isinstance(self._jobs.observe(order.attempt_id), Absent)
+        (self._jobs if vetoed else self._leases).launch(order)
+
+    def _trying(self, errors: list[OSError], launch: Callable[..., None], *orders: LaunchOrder) -> None:
+        try:
+            launch(*orders)
+        except OSError as error:
+            errors.append(error)
 
     def stop(self, attempt_id: str, order: StopOrder) -> None:
         self._of(attempt_id).stop(attempt_id, order)

@@ -70,15 +70,28 @@ def attach(root: Path, attempt_id: str, stdin: int = 0, stdout: int = 1) -> str:
 
 
 def tmux_window(root: Path, attempt_id: str, session: str | None = None, socket_name: str | None = None) -> None:
-    """A tmux window that looks into the attempt, in `session` or the current one."""
-    tmux = shutil.which("tmux")
-    if tmux is None:
+    """A tmux window that looks into the attempt, in the current session or in `session`, which is made where there is
+    none of that name."""
+    program = shutil.which("tmux")
+    if program is None:
         raise NoTerminal("tmux is not installed")
-    server = ["-L", socket_name] if socket_name else []
-    target = ["-t", f"{session}:"] if session else []
-    look = [sys.executable, "-m", "rota.adapters.backends.terminal", str(root), attempt_id]
-    window = [tmux, *server, "new-window", "-d", *target, "-n", attempt_id, *look]
-    subprocess.run(window, check=True, timeout=10, capture_output=True)
+    tmux = [program, *(["-L", socket_name] if socket_name else [])]
+    look = ["-n", attempt_id, sys.executable, "-m", "rota.adapters.backends.terminal", str(root), attempt_id]
+    if session is None:
+        _run_tmux([*tmux, "new-window", "-d", *look])
+        return
+    try:
+        _run_tmux([*tmux, "has-session", "-t", f"={session}"])  # = : not one whose name only begins so
+    except NoTerminal:
+        _run_tmux([*tmux, "new-session", "-d", "-s", session, *look])
+    else:
+        _run_tmux([*tmux, "new-window", "-d", "-t", f"={session}:", *look])
+
+
+def _run_tmux(argv: list[str]) -> None:
+    done = subprocess.run(argv, check=False, timeout=10, capture_output=True)
+    if done.returncode != 0:
+        raise NoTerminal(f"tmux: {done.stderr.decode(errors='replace').strip() or 'it failed'}")
 
 
 def _send_size(line: socket.socket, fd: int) -> None:

@@ -14,7 +14,7 @@ from rota.core import events as e
 from rota.core.node import Node
 from rota.core.policy import Policy
 from rota.core.reduce import StaleEvent, reduce
-from rota.core.run import ENDED, IllegalTransition, Run
+from rota.core.run import ENDED, IllegalTransition, Run, RunState
 from rota.core.state import State
 from rota.core.usage import Usage
 
@@ -54,6 +54,8 @@ def _state(body: dict[str, Any]) -> State:
         state.nodes[node.id] = node
     state.usage = {user: codec.decode(Usage, item) for user, item in body["usage"].items()}
     for item in body["runs"]:
+        if item["state"] != RunState.HELD:  # as rows of an older Rota are read
+            item.setdefault("queued_at", item["submitted_at"])
         run = codec.decode(Run, item)
         state.runs[run.id] = run
     return state

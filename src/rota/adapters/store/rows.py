@@ -100,6 +100,7 @@ _IN_FACTS = {
     "past",
     "why",
     "archived_at",
+    "queued_at",
 }
 if {field.name for field in fields(Run)} != _IN_COLUMNS | _IN_FACTS:  # a new field of Run must not get lost here
     raise TypeError("rows.py does not write every field of Run")
@@ -124,7 +125,14 @@ def facts_text(run: Run) -> str:
         facts["why"] = run.why
     if run.archived_at is not None:
         facts["archived_at"] = run.archived_at
+    if run.queued_at != _queued_at(run.state, run.submitted_at):
+        facts["queued_at"] = run.queued_at
     return dumps(facts)
+
+
+def _queued_at(state: str, submitted_at: float) -> float | None:
+    """Of a run whose row does not say: most get into line at once, and older rows know no better."""
+    return None if state == RunState.HELD else submitted_at
 
 
 def _facts_sum(run: Run, facts: str) -> int:
@@ -250,6 +258,8 @@ def _run(row: Row, spec: Spec, facts: dict[str, Any]) -> Run:
                 facts["attempt"] = codec.decode(Attempt, facts["attempt"])
             if "past" in facts:
                 facts["past"] = tuple([codec.decode(PastAttempt, item) for item in facts["past"]])
+        if "queued_at" not in facts:
+            facts["queued_at"] = _queued_at(state, submitted_at)
         return Run(
             id=run_id,
             seq=seq,

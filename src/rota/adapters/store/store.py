@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, literal_column, select
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, literal_column, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from rota.adapters.store import rows
@@ -87,7 +87,7 @@ class SqlStore:
         sum_ = rows.head_sum(epoch, state.version, state.at, state.next_seq, live)
         return (state.version, state.at, state.next_seq, live, sum_, epoch, before)
 
-    def compact(self, state: State, before: float, keep_runs_since: float) -> int:
+    def compact(self, state: State, before: float, keep_runs_since: float, passing: Collection[str] = ()) -> int:
         """At most DROPPED_AT_ONCE rows of a table go in one call; call again while something went."""
         with self._writer.transaction() as connection:
             self._writer.move(connection, self._head(state, state.version))
@@ -98,7 +98,8 @@ class SqlStore:
                 blob = pack(state)
                 connection.execute(delete(s.checkpoints))
                 connection.execute(insert(s.checkpoints), self._checkpoint(state, blob))
-            return self._drop(connection, last_old, before, keep_runs_since)
+            dropped = self._drop(connection, last_old, before, keep_runs_since)
+            return dropped + sum(self._drop_passing(connection, kind, keep_runs_since) for kind in passing)
 
     def _last_before(self, connection: Connection, before: float, version: int) -> int:
         """Seq of the last event of the log's old part, which ends at the first new one: times hardly ever go back."""
@@ -138,6 +139,21 @@ class SqlStore:
             names += map(tuple, found)
             if len(names) >= DROPPED_AT_ONCE:
                 break
+        return run_many(connection, self._sql.delete_record, names) if names else 0
+
+    def _drop_passing(self, connection: Connection, kind: str, before: float) -> int:
+        """Old ones of a kind whose runs are all gone: neither their own, nor of a sweep by their name."""
+        r, names, after = s.records.c, list[tuple[Any, ...]](), 0
+        runs = (select(s.runs.c.seq).where(s.runs.c.id == r.parent), select(s.runs.c.seq).where(_grouped(r.id)))
+        needed = or_(*(exists(which) for which in runs))
+        oldest = select(r.kind, r.id, r.seq, r.at, needed).where(r.kind == rows.to_column(kind)).order_by(r.seq)
+        while len(names) < DROPPED_AT_ONCE:
+            found = connection.execute(oldest.where(r.seq > after).limit(IDS_AT_ONCE)).all()
+            old = [row for row in found if row.at < before]
+            names += [(row.kind, row.id) for row in old if not row[4]]
+            if len(old) < IDS_AT_ONCE:  # in the order of making, so the others are younger
+                break
+            after = old[-1].seq
         return run_many(connection, self._sql.delete_record, names) if names else 0
 
     # -- the whole state --------------------------------------------------------------------------------------------
@@ -210,6 +226,9 @@ class SqlStore:
             return [rows.read_event(row) for row in connection.execute(query)]
 
     def counts(self) -> Mapping[RunState, int]:
+        return self.counted()[0]
+
+    def counted(self) -> tuple[Mapping[RunState, int], int]:
         """From the small indices: of what has ended, all less what was put out of sight; of what lives, each one."""
         r = s.runs.c
         ended, gone, live = (
@@ -226,7 +245,8 @@ class SqlStore:
             ):
                 for state, count in connection.execute(select(r.state, func.count()).where(which).group_by(r.state)):
                     found[RunState(state)] += sign * count
-        return found
+            _, _, version, *_ = connection.exec_driver_sql(self._sql.read_head).one()
+        return found, int(version)
 
     def record(self, kind: str, record_id: str) -> Record | None:
         with self._read() as connection:
@@ -284,3 +304,8 @@ class SqlStore:
 
 def _bounded(limit: int) -> int:
     return max(0, min(limit, MOST))
+
+
+def _grouped(group: ColumnElement[str]) -> ColumnElement[bool]:
+    """In words the partial index understands."""
+    return and_(s.runs.c.grp == group, s.runs.c.grp != "")

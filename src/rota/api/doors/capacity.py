@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep
 from rota.api.faults import faults
-from rota.api.survey import KIND, MANUAL, Survey
+from rota.api.survey import KIND, MANUAL, survey_of
 from rota.core.run import RunState
 
 router = APIRouter(tags=["capacity"])
@@ -42,8 +42,7 @@ def places(cluster_type: str, gpu_count: int | None) -> int:
 
 @router.get("/capacity", summary="How many more runs make sense now", responses={200: {"model": Capacity}, **faults()})
 def capacity(house: HouseDep, who: Caller, request: Request) -> Json:
-    survey: Survey = getattr(request.app.state, "survey", None) or Survey()
-    cluster = survey.cluster(house, house.service.record(KIND, MANUAL))
+    cluster = survey_of(request).cluster(house, house.service.record(KIND, MANUAL))
     count, view = house.service.tally().counts, house.service.view()
     ready, queued = count.get(RunState.HELD, 0), count.get(RunState.QUEUED, 0)
     running = count.get(RunState.STARTING, 0) + count.get(RunState.RUNNING, 0)

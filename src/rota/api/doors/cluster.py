@@ -18,11 +18,12 @@ from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
-from rota.api.survey import KIND, LABELS, MANUAL, SOURCES, STATUSES, Survey, type_of
+from rota.api.survey import KIND, MANUAL, SOURCES, STATUSES, Survey, survey_of
 from rota.app.authz import Act, Principal, authorise
 from rota.app.commands import Draft, PutRecord
 from rota.app.errors import NotFound
 from rota.app.ports import Record
+from rota.core.clusters import LABELS, canonical
 from rota.core.run import RunState
 
 router = APIRouter(tags=["cluster"])
@@ -75,14 +76,6 @@ class Manual(Body):
     details: Free | None = None
 
 
-def _survey(request: Request) -> Survey:
-    state = request.app.state
-    if not hasattr(state, "survey"):
-        state.survey = Survey()
-    survey: Survey = state.survey
-    return survey
-
-
 def _answer(house: House, survey: Survey, manual: Record | None) -> dict[str, Any]:
     return {"cluster": survey.cluster(house, manual), "run_summary": _summary(house)}
 
@@ -103,7 +96,7 @@ def _summary(house: House) -> dict[str, int]:
 @router.get("/cluster", summary="The cluster and its runs", responses={200: {"model": Surveyed}, **faults()})
 def get_cluster(house: HouseDep, who: Caller, request: Request) -> Json:
     """As last detected or set by hand; the counts of GPUs and nodes are those of the ledger. Nothing is probed."""
-    return Json(_answer(house, _survey(request), house.service.record(KIND, MANUAL)))
+    return Json(_answer(house, survey_of(request), house.service.record(KIND, MANUAL)))
 
 
 @router.post("/cluster/detect", summary="Look again", responses={200: {"model": Surveyed}, **faults(400)})
@@ -112,12 +105,13 @@ async def detect(
 ) -> Json:
     """What was set by hand is forgotten, unless `preferred_type` sets it anew."""
     authorise(who, Act.RECORD, who.owner)
-    survey = _survey(request)
+    survey = survey_of(request)
     preferred = asked.preferred_type if asked is not None else None
     body: dict[str, Any] = {}
     if preferred is not None:
-        body = {"type": _word("preferred_type", preferred), "source": "manual", "confidence": 1.0}
-    await survey.detect(house)
+        preferred = _word("preferred_type", preferred)
+        body = {"type": preferred, "source": "manual", "confidence": 1.0}
+    await survey.detect(house, preferred)
     manual = await _set(house, who, body, dry_run)
     return Json(marked(await asyncio.to_thread(_answer, house, survey, manual), dry_run))
 
@@ -139,11 +133,11 @@ async def set_cluster(
     before = await asyncio.to_thread(house.service.record, KIND, MANUAL)
     body = {"source": "manual", **(before.body if before is not None else {}), **given}
     manual = await _set(house, who, body, dry_run)
-    return Json(marked(await asyncio.to_thread(_answer, house, _survey(request), manual), dry_run))
+    return Json(marked(await asyncio.to_thread(_answer, house, survey_of(request), manual), dry_run))
 
 
 def _word(field: str, word: str) -> str:
-    found = type_of(word)
+    found = canonical(word)
     if found is None:
         raise HTTPException(400, f"{field}: {word[:50]!r} is not one of {', '.join(LABELS)}")
     return found

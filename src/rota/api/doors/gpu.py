@@ -16,10 +16,12 @@ from rota.api.faults import faults
 from rota.api.render.gpus import ClusterStatus, Picture
 from rota.api.render.job import Statistics, statistics_of
 from rota.app.commands import Reshape
+from rota.app.errors import Invalid
 
 router = APIRouter(tags=["gpu"])
 
 NODES, GPUS = 2, 8  # as older servers of this field start with
+MOST_GPUS = 4096  # in all: every look at the cluster shows each of them
 Nodes = Annotated[int, Field(ge=1, le=5000)]
 Gpus = Annotated[int, Field(ge=1, le=64)]
 
@@ -65,6 +67,9 @@ async def initialize(
     asked = body or Shape()
     nodes = asked.node_count or node_count or NODES
     gpus = asked.gpus_per_node or gpus_per_node or GPUS
+    if nodes * gpus > MOST_GPUS:
+        wrong = f"{nodes} nodes of {gpus} GPUs are {nodes * gpus} GPUs; use at most {MOST_GPUS} in all"
+        raise Invalid(f"node_count: {wrong}", "node_count")
     shape = await act(house, who, Reshape(nodes, gpus), dry_run)
     answer = {"message": "GPU cluster initialized", "cluster_status": Picture(house, who).cluster(shape)}
     return Json(marked(answer, dry_run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import Annotated, Any
@@ -14,9 +15,10 @@ from rota.api import tokens
 from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.asked import Body, Word
-from rota.api.depends import Caller, DryRun, HouseDep, KnownBy
+from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.faults import faults
-from rota.api.gate import COOKIE, SESSION_LIVES_S, Turned
+from rota.api.gate import COOKIE, SESSION_LIVES_S, Known, Turned
+from rota.api.house import House
 from rota.app.authz import Act, authorise
 from rota.app.commands import PutRecord
 from rota.app.errors import NotFound
@@ -29,6 +31,7 @@ class Me(BaseModel):
     role: str
     acts_for: str
     known_by: str
+    token_id: str = Field(description="Of the token you came with; `shared` for the shared one, empty without any.")
 
 
 class NewToken(Body):
@@ -54,13 +57,20 @@ class TokenMade(TokenShown):
     token: str = Field(description="Shown this once; only its hash is kept.")
 
 
+class Link(BaseModel):
+    path: str = Field(description="To open in a browser, once, within an hour.")
+    url: str | None = Field(description="The whole of it, where the server knows how it is reached.")
+
+
 class Login(Body):
     code: Word = Field(description="The code of a login link, or a token.")
 
 
 @router.get("/whoami", summary="Who the server takes you for", responses={200: {"model": Me}, **faults()})
-async def whoami(who: Caller, by: KnownBy) -> Json:
-    return Json({"name": who.name, "role": who.role.value, "acts_for": who.acts_for, "known_by": by})
+async def whoami(request: Request, who: Caller) -> Json:
+    known: Known = request.scope["rota.known"]
+    me = {"name": who.name, "role": who.role.value, "acts_for": who.acts_for}
+    return Json({**me, "known_by": known.by, "token_id": known.token_id})
 
 
 @router.get(
@@ -71,12 +81,13 @@ async def list_tokens(house: HouseDep, who: Caller) -> Json:
     return Json([token.public() for token in house.gate.all_tokens()])
 
 
-@router.post("/tokens", summary="Make a token", responses={200: {"model": TokenMade}, **faults()})
+@router.post("/tokens", summary="Make a token", responses={200: {"model": TokenMade}, **faults(409)})
 async def make_token(house: HouseDep, who: Caller, body: NewToken, dry_run: DryRun = False) -> Json:
     authorise(who, Act.MANAGE_TOKENS)
     secret, token = tokens.make(
         body.user, body.role, time.time(), expires_s=body.expires_seconds, acts_for=body.acts_for, note=body.note
     )
+    tokens.must_be_told_apart(token, house.gate.all_tokens())
     await act(house, who, PutRecord(token.draft(), fresh=True), dry_run)
     if dry_run:
         return Json({**token.public(), "token": "", "dry_run": True})
@@ -98,13 +109,22 @@ async def revoke_token(house: HouseDep, who: Caller, token_id: str, dry_run: Dry
     return Json({**token.public(), **({"dry_run": True} if dry_run else {})})
 
 
-@router.post("/tokens/{token_id}/link", summary="A login link for a browser, good once", responses=faults(404))
-async def login_link(house: HouseDep, who: Caller, token_id: str) -> Json:
-    authorise(who, Act.MANAGE_TOKENS)
-    token = house.gate.token(token_id)
-    if token is None or not token.valid(time.time()):
-        raise NotFound(f"no valid token {token_id[:50]!r}; see GET /tokens", "token_id")
-    return Json({"path": f"/login?code={house.gate.new_code(token_id)}"})
+@router.post(
+    "/tokens/{token_id}/link",
+    summary="A login link for a browser, good once",
+    responses={200: {"model": Link}, **faults(404)},
+)
+async def login_link(request: Request, house: HouseDep, who: Caller, token_id: str) -> Json:
+    """For one's own token (`GET /whoami` names it; `shared` is the shared one), and for an admin any other's."""
+    known: Known = request.scope["rota.known"]
+    if known.token_id != token_id or known.by == "cookie":  # a session must not make itself last for ever
+        authorise(who, Act.MANAGE_TOKENS)
+        token = house.gate.token(token_id)
+        if token is None or not token.valid(time.time()):
+            raise NotFound(f"no valid token {token_id[:50]!r}; see GET /tokens", "token_id")
+    path = f"/login?code={house.gate.new_code(token_id)}"
+    base = _own_url(house)
+    return Json({"path": path, "url": f"{base}{path}" if base else None})
 
 
 @router.get("/login", include_in_schema=False)
@@ -113,7 +133,7 @@ async def login_by_link(
 ) -> Response:
     cookie = house.gate.redeem(_source(request), code)
     if isinstance(cookie, Turned):
-        return Json({"detail": cookie.why}, cookie.status)
+        return _turned(cookie)
     return _with_session(RedirectResponse("/", 303), cookie)
 
 
@@ -123,7 +143,7 @@ async def login_by_link(
 async def login(request: Request, house: HouseDep, body: Login) -> Response:
     cookie = house.gate.redeem(_source(request), body.code)
     if isinstance(cookie, Turned):
-        return Json({"detail": cookie.why}, cookie.status)
+        return _turned(cookie)
     return _with_session(Json({"message": "Logged in"}), cookie)
 
 
@@ -132,6 +152,20 @@ async def logout() -> Json:
     answer = Json({"message": "Logged out"})
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return answer
+
+
+def _turned(away: Turned) -> Response:
+    wait = {"Retry-After": str(math.ceil(away.retry_after_s))} if away.status == 429 else None
+    return Json({"detail": away.why}, away.status, wait)
+
+
+def _own_url(house: House) -> str:
+    """As it was told, or as it listens; "" where the port was left to chance."""
+    settings = house.settings
+    if settings.server_url or not settings.port:
+        return settings.server_url.rstrip("/")
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "localhost") else settings.host  # noqa: S104 - not bound
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def _with_session(answer: Response, cookie: str) -> Response:

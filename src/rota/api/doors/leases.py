@@ -1,8 +1,8 @@
 """The lease door: GPUs for a process that is there already, for as long as it lives.
 
 The same routes stand in the main application and, for clients that send no token, on a port of their own. There nobody
-is known: a lease belongs to the account of the process it is for, and who can reach the port may give back what was
-taken through it. Whoever minds that gives people tokens and turns the port off. Errors are `{"error": "text"}`.
+is known: a lease belongs to the account of the process it is for, and is given back by a caller of that account (or
+root), as the kernel's table of connections shows. Errors are `{"error": "text"}`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rota.api.act import act
+from rota.api.act import act, answers
 from rota.api.answers import Json
 from rota.api.bare import dry_run_of, key_of, served_by
 from rota.api.dry import marked
@@ -43,6 +43,7 @@ router = APIRouter(tags=["leases"])
 SERVICE = "local-gpu-scheduler"  # the name by which clients of this field know such a door
 NOBODY = ("pid", "open")  # how a caller is known of whom nothing is
 ENDED_SHOWN = 100
+ROOT = 0
 CODES: dict[type[Refused], int] = {**STATUS, Invalid: 400, NotAlive: 200}
 
 
@@ -72,6 +73,7 @@ class Ask(BaseModel):
 class Given(BaseModel):
     job_id: str
     gpus: Annotated[str, Field(description="Such as 0,1; for CUDA_VISIBLE_DEVICES.")]
+    dry_run: bool | None = None
 
 
 class Back(BaseModel):
@@ -147,8 +149,11 @@ async def acquire(request: Request) -> Response:
     body = await _object(request)
     pid, gpus = _whole(body, "pid"), _whole(body, "num_gpus", 1)
     who = None if request.scope["rota.by"] in NOBODY else request.scope["rota.who"]
-    asked = house.leases.ask(who, pid, gpus, key_of(request), **_becomes(body))
-    return await _granted(asked, request)
+    key, becomes = key_of(request), _becomes(body)
+    if dry_run_of(request):
+        run = await answers().wait(house.leases.try_out(who, pid, gpus, key, **becomes))
+        return Json({"job_id": run.id, "gpus": "", "dry_run": True})
+    return await _granted(house.leases.ask(who, pid, gpus, key, **becomes), request)
 
 
 async def _granted(asked: Asked, request: Request) -> Response:
@@ -188,15 +193,15 @@ async def release(request: Request) -> Response:
     if not isinstance(run_id, str):
         raise Invalid("job_id: give the id of a lease, as text", "job_id")
     if request.scope["rota.by"] == "pid":
-        who = await run_in_threadpool(_owner_at_this_port, house, run_id)
+        who = await run_in_threadpool(_owner_at_this_port, house, run_id, request.scope)
     dry_run = dry_run_of(request)
     await act(house, who, EndLease(run_id), dry_run)
     return Json(marked({"released": True}, dry_run))
 
 
-def _owner_at_this_port(house: House, run_id: str) -> Principal:
+def _owner_at_this_port(house: House, run_id: str, scope: Mapping[str, Any]) -> Principal:
     """Without a token nobody is known, so only what was taken without one can be given back without one: a lease that
-    belongs to the account of its process."""
+    belongs to the account of its process, by a caller of that account."""
     run = house.service.run(run_id)
     holder = run.spec.holder
     if holder is None or run.state in ENDED:
@@ -204,6 +209,8 @@ def _owner_at_this_port(house: House, run_id: str) -> Principal:
     seen = house.processes.look(holder.pid)
     if seen is None or seen.holder != holder or seen.user != run.user:
         raise Forbidden(f"{run_id} was not taken through this port; give it back with its owner's token")
+    if house.processes.uid_at(scope["client"], scope["server"]) not in (seen.uid, ROOT):
+        raise Forbidden(f"{run_id} belongs to {run.user}, who alone may give it back")
     return Principal(run.user, Role.USER)
 
 
@@ -271,7 +278,7 @@ def _answers(model: Any, *codes: int) -> dict[int | str, dict[str, Any]]:
 
 def _document() -> None:
     def look() -> None: ...
-    def ask(body: Ask) -> None: ...
+    def ask(body: Ask, dry_run: bool = False) -> None: ...
     def give_back(body: Back, dry_run: bool = False) -> None: ...
 
     shapes: dict[str, tuple[Callable[..., None], str, dict[int | str, dict[str, Any]]]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path as Directory
 from typing import Annotated, Any
 
@@ -15,11 +14,12 @@ from starlette.responses import Response
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep, seen
 from rota.api.faults import faults
-from rota.api.follow import Patient, Place, Source, follow
+from rota.api.follow import Place, Source, follow
 from rota.api.house import House
+from rota.api.patient import Patient
 from rota.api.render.links import TAIL_BYTES, wandb_dir
-from rota.api.render.story import story
 from rota.api.render.text import page
+from rota.api.telling import Telling
 from rota.app.authz import Principal
 from rota.app.errors import Unavailable
 from rota.app.ports import LogChunk
@@ -28,7 +28,6 @@ from rota.core.run import ENDED, Run
 
 router = APIRouter(tags=["logs"])
 CAP = 102_400
-MOST_EVENTS = 10_000
 MOST_FILES = 1000
 RunId = Annotated[str, Path(max_length=200)]
 Offset = Annotated[int, Query(description="In bytes; a negative one counts from the end.")]
@@ -88,7 +87,8 @@ def stream_logs(house: HouseDep, who: Caller, run_id: RunId, last_event_id: Last
     def read(attempt: int, offset: int, limit: int) -> LogChunk:
         return house.service.log(run_id, offset, limit, attempt)
 
-    return _stream(house, run_id, read, lambda run: run.attempts_made, last_event_id)
+    source = Source(lambda: house.service.run(run_id), read, lambda run: run.attempts_made)
+    return _stream(house, run_id, source, last_event_id)
 
 
 @router.get(
@@ -99,7 +99,7 @@ def stream_logs(house: HouseDep, who: Caller, run_id: RunId, last_event_id: Last
 def sidecar_logs(house: HouseDep, who: Caller, run_id: RunId, offset: Offset = -10_000, limit: Limit = 10_000) -> Json:
     """A line for each thing that happened to it."""
     run = seen(house, who, run_id)
-    return Json(page(_told(house, run_id, offset, min(limit, CAP)), run.state in ENDED))
+    return Json(page(_telling(house, run_id).read(offset, min(limit, CAP)), run.state in ENDED))
 
 
 @router.get(
@@ -110,30 +110,23 @@ def sidecar_logs(house: HouseDep, who: Caller, run_id: RunId, offset: Offset = -
 )
 def stream_sidecar(house: HouseDep, who: Caller, run_id: RunId, last_event_id: LastId = None) -> Response:
     seen(house, who, run_id)
+    telling = _telling(house, run_id)
 
     def read(attempt: int, offset: int, limit: int) -> LogChunk:
-        return _told(house, run_id, offset, limit)
+        return telling.read(offset, limit)
 
-    return _stream(house, run_id, read, lambda run: 1, last_event_id)
+    source = Source(lambda: house.service.run(run_id), read, lambda run: 1, rings=True)
+    return _stream(house, run_id, source, last_event_id)
 
 
-def _stream(
-    house: House,
-    run_id: str,
-    read: Callable[[int, int, int], LogChunk],
-    parts: Callable[[Run], int],
-    last_event_id: str | None,
-) -> Response:
+def _stream(house: House, run_id: str, source: Source, last_event_id: str | None) -> Response:
     if house.bell.full:
         raise Unavailable("too many logs are being followed; try again later")
-    source = Source(lambda: house.service.run(run_id), read, parts)
     return Patient(follow(run_id, source, house.bell, Place.read(last_event_id)))
 
 
-def _told(house: House, run_id: str, offset: int, limit: int) -> LogChunk:
-    text = story(house.service.events(0, MOST_EVENTS, run_id))
-    start = max(0, len(text) + offset) if offset < 0 else min(offset, len(text))
-    return LogChunk(text[start : start + limit], start, len(text))
+def _telling(house: House, run_id: str) -> Telling:
+    return Telling(lambda after, limit: house.service.events(after, limit, run_id))
 
 
 @router.get(

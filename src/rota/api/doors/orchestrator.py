@@ -135,14 +135,14 @@ def status(house: HouseDep, who: Caller) -> Json:
 async def start(house: HouseDep, who: Caller, dry_run: DryRun = False) -> Json:
     """Scheduling runs from the server's start; this ends a pause. May be called again and again."""
     paused = await act(house, who, Resume(), dry_run)
-    return _switched(house, who, "Orchestration agent started", paused, dry_run)
+    return await asyncio.to_thread(_switched, house, who, "Orchestration agent started", paused, dry_run)
 
 
 @router.post("/orchestrator/stop", summary="Start nothing more", responses={200: {"model": Switched}, **faults()})
 async def stop(house: HouseDep, who: Caller, dry_run: DryRun = False) -> Json:
     """What runs runs on. May be called again and again."""
     paused = await act(house, who, Pause(), dry_run)
-    return _switched(house, who, "Orchestration agent stopped", paused, dry_run)
+    return await asyncio.to_thread(_switched, house, who, "Orchestration agent stopped", paused, dry_run)
 
 
 def _switched(house: House, who: Principal, message: str, paused: bool, dry_run: bool) -> Json:
@@ -153,7 +153,7 @@ def _switched(house: House, who: Principal, message: str, paused: bool, dry_run:
 @router.put("/orchestrator/policy", summary="Change how is scheduled", responses={200: {"model": Changed}, **faults()})
 async def set_policy(house: HouseDep, who: Caller, body: PolicyChange, dry_run: DryRun = False) -> Json:
     async with changing:
-        changed = await act(house, who, SetPolicy(_changed(house.service.view().policy, body)), dry_run)
+        changed = await act(house, who, SetPolicy(_changed(house.service.policy(), body)), dry_run)
     return Json(marked({"success": True, "policy": policy_of(changed)}, dry_run))
 
 

@@ -26,22 +26,13 @@ from rota.api.render.job import Job, Jobs, Statistics, job_of, statistics_of
 from rota.app.authz import Principal
 from rota.app.commands import Cancel, Reprioritise
 from rota.app.errors import Conflict, Full, Invalid, NotFound
-from rota.core import order
+from rota.app.problems import visible
 from rota.core.run import Run
 
 router = APIRouter(tags=["queue"])
 jobs = Jobs()
 
-# what the house calls a thing, and what this door's clients do
-OURS_THEIRS = {
-    "gpus": "gpu_count",
-    "name": "run_id",
-    "estimate_s": "estimated_duration_seconds",
-    "time_limit_s": "time_limit_seconds",
-    "grace_s": "grace_seconds",
-    "labels": "run_id",
-    "key": "idempotency_key",
-}
+NAMED = ("name", "labels")  # what this door's clients know as `run_id`; other names are the same at every door
 EXAMPLE: JsonDict = {
     "run_id": "experiment-1",
     "user": "ann",
@@ -49,16 +40,6 @@ EXAMPLE: JsonDict = {
     "gpu_count": 2,
     "priority": 2,
 }
-HIDDEN = frozenset(map(chr, (*range(32), 127, *range(0x202A, 0x202F), *range(0x2066, 0x206A))))
-
-
-def visible(text: str) -> str:
-    """A name is read by people, in tables and terminals: nothing in it may move the cursor or turn the text around."""
-    if not HIDDEN.isdisjoint(text):
-        raise ValueError("holds control characters or ones that change the direction of text; use visible ones")
-    return text
-
-
 Name = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(visible)]
 
 
@@ -120,21 +101,24 @@ async def take(request: Request) -> Response:
             priority=asked.priority,
             labels={"run_id": asked.run_id},
         )
-        most, key = house.settings.queue_capacity, key_of(request)
-        command = submit_of(spec, who, by, asked, user=asked.user, held=False, key=key, max_waiting=most)
+        command = submit_of(
+            spec,
+            who,
+            by,
+            asked,
+            user=asked.user,
+            held=False,
+            key=key_of(request),
+            max_waiting=house.settings.queue_capacity,
+            private=house.settings.private,
+        )
         run: Run = await act(house, who, command, dry_run)
     if dry_run:
-        place = _would_be(house, run)
+        place = house.service.place_of(run) or 1
         return Json(marked({"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place}, dry_run))
     place = house.service.position(run.id) or 1  # None: it has its GPUs already
     answer = b'{"success":true,"job_id":"%b","job":%b,"queue_position":%d}'
     return Response(answer % (run.id.encode(), jobs.one(run), place), media_type="application/json")
-
-
-def _would_be(house: House, run: Run) -> int:
-    view = house.service.view()
-    key = order.key(view.policy, run)
-    return 1 + sum(order.key(view.policy, other) < key for other in view.queue())
 
 
 @contextmanager
@@ -143,10 +127,9 @@ def their_words() -> Iterator[None]:
     try:
         yield
     except Invalid as error:
-        name = OURS_THEIRS.get(error.field or "")
-        if name is None:
+        if error.field not in NAMED:
             raise
-        raise Invalid(f"{name}: {error.message.removeprefix(f'{error.field}: ')}", name) from error
+        raise Invalid(f"run_id: {error.message.removeprefix(f'{error.field}: ')}", "run_id") from error
     except Full as error:
         if error.field == "queue":
             raise HTTPException(400, error.message) from error
@@ -204,13 +187,11 @@ async def cancel(house: HouseDep, who: Caller, job_id: str, dry_run: DryRun = Fa
     return Json(marked(answer, dry_run))
 
 
-@router.patch(
-    "/queue/{job_id}/priority", summary="Move a waiting job", responses={200: {"model": Moved}, **faults(404)}
-)
+@router.patch("/queue/{job_id}/priority", summary="Move a queued job", responses={200: {"model": Moved}, **faults(404)})
 async def move(house: HouseDep, who: Caller, job_id: str, body: NewPriority, dry_run: DryRun = False) -> Json:
     try:
         await _must_be_visible(house, who, job_id)
-        run: Run = await act(house, who, Reprioritise(job_id, body.priority), dry_run)
+        run: Run = await act(house, who, Reprioritise(job_id, body.priority, held_too=False), dry_run)
     except (NotFound, Conflict):
         raise NotFound(f"Job {job_id[:100]} not found or not queued", "job_id") from None
     return Json(marked({"success": True, "job": job_of(run)}, dry_run))

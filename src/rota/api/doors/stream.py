@@ -1,29 +1,41 @@
-"""Everything that happens, as it happens: /events (SSE) and /ws carry the same messages under the same numbers."""
+"""Everything that happens, as it happens: /events (SSE) and /ws carry the same messages under the same numbers.
+
+Whoever watches from now on is first told the number from which that is: if the line breaks before anything happens, it
+knows where to go on all the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, WebSocket
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep
 from rota.api.faults import faults
 from rota.api.house import House
-from rota.api.hub import MAX_WATCHERS, Behind, Told, TooMany
-from rota.app.authz import Principal, Role
+from rota.api.hub import MAX_WATCHERS, Behind, TooMany
+from rota.api.patient import SEND_WITHIN_S, Patient
+from rota.app.authz import Principal
 
 router = APIRouter(tags=["events"])
 MOST = 1 << 62
-SEND_WITHIN_S = 30.0
+CLOSE_WITHIN_S = 5.0
 TOO_SLOW = 4008  # of a WebSocket; what was not read can be had again with `after`
 FULL = 4013
+UNKNOWN = 4401  # the token was revoked, or has expired
 RESTARTING = 1012
-REASONS = {TOO_SLOW: "too slow: come back with ?after=", FULL: "too many watchers", RESTARTING: "come back"}
+REASONS = {
+    TOO_SLOW: "too slow: come back with ?after=",
+    FULL: "too many watchers",
+    UNKNOWN: "the token is no longer valid",
+    RESTARTING: "come back",
+}
 After = Annotated[int | None, Query(ge=0, le=MOST, description="The `seq` of the last event you have.")]
 
 
@@ -39,50 +51,71 @@ async def events(
     after: After = None,
     last_event_id: Annotated[str | None, Header(max_length=30)] = None,
 ) -> Response:
-    """Without `after` and `Last-Event-ID`: from now on. With either: first all that came after that event."""
+    """Without `after` and `Last-Event-ID`: from now on, and first an event `hello` with the `seq` from which that is.
+    With either: first all that came after that event."""
     place = after
     if last_event_id is not None and _is_number(last_event_id):  # a browser that comes back; an odd one begins anew
         place = min(int(last_event_id), MOST)
     if house.hub.watchers >= MAX_WATCHERS:
         return Json({"detail": f"{MAX_WATCHERS} are watching already"}, 503, {"Retry-After": "5"})
-    return StreamingResponse(_sse(house, who, place), media_type="text/event-stream")
+    return Patient(_sse(house, who, place))
 
 
-async def _sse(house: House, who: Principal, after: int | None) -> AsyncIterator[bytes]:
+async def _sse(house: House, who: Principal, after: int | None) -> AsyncGenerator[bytes, None]:
     yield b"retry: 1000\n\n"
+    if after is None:
+        after = house.hub.last
+        yield b'id: %d\nevent: hello\ndata: {"seq":%d}\n\n' % (after, after)
     try:
-        async for told in house.hub.watch(after):
-            if told is None:
-                yield b": still here\n\n"
-            elif _for(house, who, told):
-                yield b"id: %d\ndata: %b\n\n" % (told.seq, told.text)
+        async with aclosing(house.hub.watch(after)) as news:
+            async for told in news:
+                if told is None:
+                    yield b": still here\n\n"
+                elif house.may_see_of(who, told.owner):
+                    yield b"id: %d\ndata: %b\n\n" % (told.seq, told.text)
     except Behind:
         yield b"event: dropped\ndata: {}\n\n"  # the client comes back with the id it has
 
 
 @router.websocket("/ws")
 async def websocket(socket: WebSocket, after: str = "") -> None:
+    """Without `after`: from now on, and first a message of type `Hello` with the `seq` from which that is."""
     house: House = socket.app.state.house
-    who: Principal = socket.scope["rota.who"]
     await socket.accept()
     place = min(int(after), MOST) if _is_number(after) else None
     listening = asyncio.create_task(_until_gone(socket))
-    telling = asyncio.create_task(_tell(house, who, socket, place))
+    telling = asyncio.create_task(_tell(house, socket, place))
     done, rest = await asyncio.wait({listening, telling}, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
     if listening not in done:  # else it has left by itself
-        code = telling.result()
-        await socket.close(code, REASONS.get(code, ""))
+        await _close(socket, telling.result())
 
 
-async def _tell(house: House, who: Principal, socket: WebSocket, after: int | None) -> int:
+async def _close(socket: WebSocket, code: int) -> None:
+    """To say goodbye takes a peer that reads."""
     try:
-        async for told in house.hub.watch(after):
-            if told is not None and _for(house, who, told):
-                async with asyncio.timeout(SEND_WITHIN_S):
-                    await socket.send_text(told.text.decode("ascii"))
+        async with asyncio.timeout(CLOSE_WITHIN_S):
+            await socket.close(code, REASONS[code])
+    except TimeoutError:
+        socket.scope["rota.hang_up"]()
+
+
+async def _tell(house: House, socket: WebSocket, after: int | None) -> int:
+    """Until there is a reason to close, whose code is returned."""
+    who: Principal = socket.scope["rota.who"]
+    holds: Callable[[], bool] = socket.scope["rota.holds"]
+    try:
+        if after is None:
+            after = house.hub.last
+            await _send(socket, b'{"seq":%d,"type":"Hello"}' % after)
+        async with aclosing(house.hub.watch(after)) as news:
+            async for told in news:
+                if not holds():
+                    return UNKNOWN
+                if told is not None and house.may_see_of(who, told.owner):
+                    await _send(socket, told.text)
     except (Behind, TimeoutError):
         return TOO_SLOW
     except TooMany:
@@ -92,17 +125,16 @@ async def _tell(house: House, who: Principal, socket: WebSocket, after: int | No
     return RESTARTING
 
 
+async def _send(socket: WebSocket, text: bytes) -> None:
+    async with asyncio.timeout(SEND_WITHIN_S):
+        await socket.send_text(text.decode("ascii"))
+
+
 async def _until_gone(socket: WebSocket) -> int:
     """What a watcher says is not heard; that it leaves is."""
     while (await socket.receive())["type"] != "websocket.disconnect":
         pass
     return 0
-
-
-def _for(house: House, who: Principal, told: Told) -> bool:
-    if not house.settings.private or who.role is Role.ADMIN or told.owner is None:
-        return True
-    return told.owner == who.owner
 
 
 def _is_number(text: str) -> bool:

@@ -19,16 +19,12 @@ from rota.api.newrun import NewRun, submit_run
 from rota.api.newsweep import ChangedSweep, NewSweep, WildSweep, change_sweep, make_sweep, make_wild
 from rota.api.render.run import Renderer, RunShape
 from rota.api.render.sweep import SweepShape, sweep_of
-from rota.api.shelf import Shelf
-from rota.api.sweepbook import KIND, owner_of, sweep_for
-from rota.app.authz import Principal
-from rota.app.commands import CapGroup, Release
-from rota.app.errors import Conflict
+from rota.api.shelf import Shelf, owner_of
+from rota.api.sweepbook import KIND, sweep_for
+from rota.app.commands import StartGroup
 from rota.app.ports import Record
-from rota.core.run import ACTIVE, WAITING, RunState
 
 router = APIRouter(tags=["sweeps"])
-AT_ONCE = 200  # releases under way at a time
 MOST_PARALLEL = 10_000
 SweepId = Annotated[str, Path(max_length=200)]
 
@@ -39,7 +35,7 @@ class Begun(BaseModel):
 
 
 def _shown(house: House, record: Record) -> dict[str, Any]:
-    return sweep_of(record, house.groups.states(record.id), house.service.view().caps.get(record.id))
+    return sweep_of(record, house.groups.states(record.id), house.service.caps().get(record.id))
 
 
 @router.post("/sweeps/wild", summary="Make an empty sweep", responses={200: {"model": SweepShape}, **faults(409)})
@@ -128,19 +124,5 @@ async def start_sweep(
     states = await asyncio.to_thread(house.groups.states, sweep.id)
     if sweep.body["draft"] and not states:
         raise HTTPException(400, "Sweep is a draft; make it pending first")
-    await act(house, who, CapGroup(sweep.id, parallel, owner=owner_of(sweep)), dry_run)
-    waiting = [run_id for run_id, state in states.items() if state in WAITING]
-    if not dry_run:
-        held = [run_id for run_id in waiting if states[run_id] is RunState.HELD]
-        for start in range(0, len(held), AT_ONCE):
-            await asyncio.gather(*(_release(house, who, run_id) for run_id in held[start : start + AT_ONCE]))
-    active = sum(state in ACTIVE for state in states.values())
-    begun = min(len(waiting), max(0, parallel - active))
-    return Json(marked({"message": f"Started {begun}/{len(waiting)} runs", "sweep_id": sweep.id}, dry_run))
-
-
-async def _release(house: House, who: Principal, run_id: str) -> None:
-    try:
-        await act(house, who, Release(run_id))
-    except Conflict:  # somebody let it go, or stopped it, in the meantime
-        return
+    begun, waiting = await act(house, who, StartGroup(sweep.id, parallel, owner=owner_of(sweep)), dry_run)
+    return Json(marked({"message": f"Started {begun}/{waiting} runs", "sweep_id": sweep.id}, dry_run))

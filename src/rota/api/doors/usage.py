@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep
 from rota.api.faults import faults
-from rota.app.authz import Role
 
 router = APIRouter(tags=["usage"])
 MONTH_S = 30 * 86400.0
@@ -41,6 +40,6 @@ def usage(house: HouseDep, who: Caller, since: Moment = None, until: Moment = No
     users = [
         {"user": one.user, "attempts": one.attempts, "gpu_seconds": one.gpu_s, "gpu_hours": one.gpu_s / 3600}
         for one in totals
-        if not house.settings.private or who.role is Role.ADMIN or one.user == who.owner
+        if house.may_see_of(who, one.user)
     ]
     return Json({"since": begin, "until": end, "users": users, "total_gpu_seconds": sum(one.gpu_s for one in totals)})

@@ -26,7 +26,8 @@ class Busy(BaseModel):
 def system_health(house: HouseDep) -> Json:
     """Of runs that were not archived. `running` counts those that are being launched, so that nobody starts too many;
     `max_concurrent` is what is enforced: the policy's limit, or else the number of GPUs."""
-    count, view = house.service.tally().counts, house.service.view()
+    count, limit = house.service.tally().counts, house.service.policy().max_concurrent
+    gpus = sum(len(node.gpus) for node in house.service.nodes().values())
     return Json(
         {
             "running": count[RunState.RUNNING] + count[RunState.STARTING],
@@ -34,6 +35,6 @@ def system_health(house: HouseDep) -> Json:
             "completed": count[RunState.SUCCEEDED],
             "failed": count[RunState.FAILED] + count[RunState.LOST],
             "total": sum(count.values()),
-            "max_concurrent": view.policy.max_concurrent or max(1, view.total_gpus()),
+            "max_concurrent": limit or max(1, gpus),
         }
     )

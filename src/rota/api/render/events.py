@@ -13,10 +13,13 @@ LONGEST_COMMAND = 500
 SECRET_KINDS = frozenset({"token"})
 
 
-def as_message(seq: int, event: e.Event) -> dict[str, Any] | None:
-    """None = not for others' eyes. `status` is there when the event changed the state of a run."""
-    if isinstance(event, e.RecordPut) and event.kind in SECRET_KINDS:
-        return None
+def is_secret(event: e.Event) -> bool:
+    """Not for others' eyes."""
+    return isinstance(event, e.RecordPut) and event.kind in SECRET_KINDS
+
+
+def as_message(seq: int, event: e.Event) -> dict[str, Any]:
+    """`status` is there when the event changed the state of a run."""
     message: dict[str, Any] = {"seq": seq, "type": type(event).__name__, "at": event.at, "by": event.by}
     if isinstance(event, e.RunEvent):
         message["run_id"] = event.run_id

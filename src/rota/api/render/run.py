@@ -124,7 +124,7 @@ def window_of(run: Run) -> str:
 
 def _moments(run: Run) -> dict[str, float | None]:
     return {
-        "queued_at": None if run.state is RunState.HELD else run.submitted_at,
+        "queued_at": run.queued_at,
         "launched_at": planned_at(run),
         "started_at": started_at(run),
         "ended_at": run.ended_at,

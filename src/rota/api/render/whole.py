@@ -10,11 +10,8 @@ from rota.api.render.run import Renderer
 from rota.api.render.series import charts
 from rota.app.authz import Principal
 from rota.app.errors import NotFound
-from rota.core import events as e
 from rota.core.explain import Explanation
 from rota.core.run import WAITING, Run
-
-MOST_EVENTS = 1000
 
 
 def whole(house: House, who: Principal, run: Run) -> dict[str, Any]:
@@ -23,8 +20,6 @@ def whole(house: House, who: Principal, run: Run) -> dict[str, Any]:
     answer["env_names"] = sorted(run.spec.env)
     if house.may_see_secrets(who, run):
         answer["env"] = dict(run.spec.env)
-    if "queued_at" in answer:
-        answer["queued_at"] = _queued_at(house, run)
     if run.state in WAITING:
         answer |= waiting(house, who, service.explain(run.id), service.eta(run.id))
     answer |= charts(house.samples.series(run.id))
@@ -71,12 +66,3 @@ def _may_see(house: House, who: Principal, run_id: str) -> bool:
         return house.may_see(who, house.service.run(run_id))
     except NotFound:  # gone since
         return False
-
-
-def _queued_at(house: House, run: Run) -> float:
-    """A run that was made ready first got into line when it was let go."""
-    queued = run.submitted_at
-    for stored in house.service.events(0, MOST_EVENTS, run.id):
-        if isinstance(stored.event, e.RunReleased):
-            queued = stored.event.at
-    return queued

@@ -115,10 +115,16 @@ function soon() {
 }
 
 function watch() {
-  source = new EventSource("/events");
+  const mine = source = new EventSource("/events");
   source.onmessage = soon;
   source.onopen = soon;
-  source.onerror = () => { $("summary").textContent = "the connection is gone; trying again …"; };
+  source.onerror = () => {
+    $("summary").textContent = "the connection is gone; trying again …";
+    if (mine.readyState === EventSource.CLOSED && source === mine) {  // refused: a browser comes back only to a line that broke
+      source = null;
+      if (timer === null) timer = window.setTimeout(refresh, 3000);
+    }
+  };
 }
 
 async function fill(id) {

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from rota.cli.connect import USAGE, emit, json_option, say
+from rota.cli.connect import emit, json_option, say
+from rota.cli.exits import USAGE
 
 SECRET = ("shared_token", "database_url")
 

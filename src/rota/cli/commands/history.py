@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rota.cli.connect import REFUSED, connect, emit, json_option, say, server_option
+from rota.cli.connect import connect, emit, json_option, say, server_option
+from rota.cli.exits import REFUSED
 from rota.cli.nearby import server_of
 from rota.cli.options import data_dir_option
 from rota.cli.render import plain, span

@@ -14,24 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rota.cli.environment import mask
+from rota.cli.exits import REFUSED
 from rota.cli.options import data_dir_option, nodes_option, parse_cluster
+from rota.cli.values import Duration, Priority, surroundings
 
 if TYPE_CHECKING:
     from rota.app.authz import Principal
     from rota.app.service import Service
     from rota.core.run import Run
 
-TRY_AGAIN = 75
 LAST_PRESS = 2
-ENDED_BY_ROTA = {"time_limit": 124, "cancelled": 130, "preempted": TRY_AGAIN}
+ENDED_BY_ROTA = {"time_limit": 124, "cancelled": 130, "preempted": REFUSED}
 
 
 @click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
 @click.option("-G", "--gpus", default=1, show_default=True, help="GPUs to hold; 0 for none.")
 @click.option("-N", "--nodes-wanted", "wanted", default=0, help="Spread them evenly over so many nodes.")
 @click.option("-J", "--name", default="", help="A name for the run.")
-@click.option("-t", "--time", "limit_s", type=float, default=None, help="Time limit in seconds.")
-@click.option("-p", "--priority", type=click.IntRange(1, 4), default=2, show_default=True)
+@click.option("-t", "--time", "limit_s", type=Duration(), help="How long it may run: 90, 30m, 2h, 1-12:00:00.")
+@click.option("-p", "--priority", type=Priority(), default=2, show_default=True, help="low to critical, or 1 to 4.")
 @click.option("--terminal", is_flag=True, help="Give it a terminal that `rota attach` can look into.")
 @nodes_option
 @data_dir_option
@@ -57,21 +59,19 @@ def command(
     """
     from rota.app.commands import Cancel, Submit
     from rota.app.errors import CannotStart, Conflict, Refused
-    from rota.app.problems import ENV_NAME
     from rota.config import Settings
     from rota.core.resources import Request
     from rota.core.run import Spec
     from rota.main import open_rota
 
-    umask = os.umask(0o077)
-    os.umask(umask)
+    where, env = surroundings(None)
     spec = Spec(
         name=name or Path(command[0]).name or "run",
         argv=command,
-        workdir=_here(),
+        workdir=where,
         request=Request(gpus=gpus, nodes=wanted),
-        env={name: value for name, value in os.environ.items() if ENV_NAME.fullmatch(name)},
-        umask=umask,
+        env=env,
+        umask=mask(),
         priority=priority,
         time_limit_s=limit_s,
         terminal=terminal,
@@ -95,10 +95,10 @@ def command(
                     sys.exit(128 + signal.SIGPIPE)
     except CannotStart as error:
         click.echo(f"rota: {error}", err=True)
-        sys.exit(TRY_AGAIN)
+        sys.exit(REFUSED)
     except Refused as refusal:
         click.echo(f"rota: {refusal.message}", err=True)
-        sys.exit(2 if refusal.code == "invalid" else TRY_AGAIN)
+        sys.exit(2 if refusal.code == "invalid" else REFUSED)
     sys.exit(_status(ended))
 
 
@@ -112,13 +112,6 @@ def _me() -> Principal:
     except (KeyError, OSError):  # a container may run as a number that has no name
         name = f"uid{os.getuid()}"
     return Principal(name, Role.ADMIN)
-
-
-def _here() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        raise click.UsageError("the current directory is gone; change to one that is there") from None
 
 
 def _follow(service: Service, run_id: str) -> Run:
@@ -203,9 +196,9 @@ def _status(run: Run) -> int:
     if run.why and run.state.value != "succeeded":
         click.echo(f"rota: {run.id} {run.state}: {run.why}", err=True)
     if last is None:
-        return TRY_AGAIN
+        return REFUSED
     if last.code is not None and (last.code or run.state.value == "succeeded"):
         return last.code
     if last.cause == "time_limit" or (last.signal is None and last.cause in ENDED_BY_ROTA):
         return ENDED_BY_ROTA[last.cause]  # also where it left politely with 0: not a success all the same
-    return 128 + last.signal if last.signal is not None else TRY_AGAIN
+    return 128 + last.signal if last.signal is not None else REFUSED

@@ -1,13 +1,19 @@
-"""`rota login`: keep a token for this account, where nobody else can read it."""
+"""`rota login`: keep a token for this account, where nobody else can read it; or get a link that logs a browser in."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from typing import TYPE_CHECKING
 
 import click
 
-from rota.cli.connect import USAGE, say, server_option
+from rota.cli.connect import connect, say, server_option
+from rota.cli.exits import REFUSED, USAGE
+
+if TYPE_CHECKING:
+    from rota.client.sync import Client
 
 MAX_TOKEN = 4096
 
@@ -17,13 +23,55 @@ MAX_TOKEN = 4096
     "--stdin", "from_stdin", is_flag=True, help="Read the token from stdin, so that it is in no argument list."
 )
 @click.option("--no-check", is_flag=True, help="Do not ask the server whether it knows the token.")
+@click.option("--link", "as_link", is_flag=True, help="Print a link that logs a browser in, once, within an hour.")
+@click.option("--token-id", default="", metavar="ID", help="With --link, as admin: as the holder of this token.")
 @server_option
 @click.argument("token", default="")
-def command(token: str, from_stdin: bool, no_check: bool, server: str) -> None:
+def command(token: str, from_stdin: bool, no_check: bool, as_link: bool, token_id: str, server: str) -> None:
     """Store TOKEN in ~/.config/rota/token for all later calls. Without one: it is asked for, unseen.
 
     An argument can be seen in the list of processes while the command runs: prefer to be asked, or --stdin.
+
+    With --link nothing is stored: it prints a link that logs a browser in as you, who are known already.
     """
+    if as_link or token_id:
+        if token or from_stdin or no_check or not as_link:
+            raise click.UsageError("--link takes no TOKEN; --token-id goes with --link")
+        _print_link(server, token_id)
+        return
+    _keep(token, from_stdin, no_check, server)
+
+
+def _print_link(server: str, token_id: str) -> None:
+    with connect(server) as client:
+        made = client.login_link(token_id or _own(client))
+        # the way this command came is a way a browser can go, unless it was the unix socket
+        url = f"{client.url.rstrip('/')}{made['path']}" if client.url.startswith("http") else made.get("url")
+    if not url:
+        say("the server does not know its own address; ask it by that: rota login --link --server http://HOST:PORT")
+        sys.exit(REFUSED)
+    click.echo(url)
+
+
+def _own(client: Client) -> str:
+    """The token that was shown; for somebody known by their account alone, the newest of that name."""
+    me = client.whoami()
+    if me.token_id:
+        return me.token_id
+    if me.role == "admin":  # others may not look
+        now = time.time()
+        for one in sorted(client.tokens(), key=lambda one: -(one.created_at or 0.0)):
+            if one.user == me.name and not one.revoked_at and (one.expires_at is None or now < one.expires_at):
+                return one.id
+    say(
+        f"{me.name} has no token a browser could be logged in with; make one with: rota token create --user {me.name}"
+        if me.known_by != "open"
+        else "this server has no tokens: a browser needs no login"
+    )
+    sys.exit(REFUSED)
+
+
+def _keep(token: str, from_stdin: bool, no_check: bool, server: str) -> None:
     from rota.client.address import token_file
 
     if from_stdin:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from rota.cli.connect import connect, full_id, run_argument, server_option
+from rota.cli.streams import write
 
 if TYPE_CHECKING:
     from rota.client.model.run import LogChunk
@@ -33,13 +33,13 @@ def command(run_id: str, follow: bool, attempt: int | None, tail: int | None, se
         offset = 0
         if tail is not None:
             text, offset = _last(client, run.id, number, tail)
-            _write(text)
+            write(text)
         elif not follow:
             for chunk in _pieces(client, run.id, number):
-                _write(chunk.content)
+                write(chunk.content)
         if follow:
             for text in client.follow(run.id, attempt=number, offset=offset, patience_s=PATIENCE_S):
-                _write(text)
+                write(text)
 
 
 def _pieces(client: Client, run_id: str, attempt: int, offset: int = 0) -> Iterator[LogChunk]:
@@ -65,9 +65,3 @@ def _last(client: Client, run_id: str, attempt: int, lines: int) -> tuple[str, i
             kept = rows[max(0, len(rows) - lines) :]
             return "".join(kept), chunks[-1].end if chunks else size
         look *= 4
-
-
-def _write(text: str) -> None:
-    if sys.stdout is not None:
-        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-        sys.stdout.buffer.flush()

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 import click
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def _seconds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
-    """30, 30s, 10m, 2h, 1d."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)", text)
-    if match is None:
-        raise click.BadParameter(f"{text!r} is not a time such as 30s, 10m, 2h or 1d")
-    return float(match[1]) * _UNITS[match[2]]
+from rota.cli.values import Duration
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-G", "--gpus", type=click.IntRange(0), default=1, show_default=True, help="GPUs to hold; 0 for none.")
 @click.option("-J", "--name", default="", help="A name for it in the queue.")
-@click.option("--timeout", callback=_seconds, default=None, help="Give up when no GPUs came within 30s, 10m, 2h, ...")
+@click.option("--timeout", type=Duration(), help="Give up when no GPUs came within 30s, 10m, 2h, ...")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(gpus: int, name: str, timeout: float | None, command: tuple[str, ...]) -> None:
     """Wait for GPUs of this machine, then become COMMAND.

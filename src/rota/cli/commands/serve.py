@@ -36,18 +36,12 @@ def server_options(command: Any) -> Any:
 
 
 def settings_of(flags: dict[str, Any]) -> Any:
-    import os
-
     from rota.config import BadSetting, read_settings
 
     nodes, gpus = flags.pop("nodes"), flags.pop("gpus")
     flags.pop("verbose")
     if nodes is not None or gpus is not None:
         flags["simulated"] = (2 if nodes is None else nodes, 8 if gpus is None else gpus)
-    if flags["workdir"] is not None:
-        flags["workdir"] = os.path.abspath(flags["workdir"])
-        if not os.path.isdir(flags["workdir"]):
-            raise click.UsageError(f"--workdir: {flags['workdir']} is not a directory")
     try:
         settings, _ = read_settings(flags)
     except BadSetting as error:

@@ -12,8 +12,10 @@ from typing import NoReturn
 
 import click
 
+from rota.cli.exits import REFUSED
+
 UNIT = "rota.service"
-REFUSED = 75
+DATA_DIR = "/var/lib/rota"  # of a --system unit
 ENV_TEXT = """\
 # Settings of the Rota server, one NAME=value a line; `rota config show` lists them. Readable by its owner alone.
 #ROTA_HOST=127.0.0.1
@@ -83,6 +85,11 @@ def install(system: bool | None, root: Path, account: str, dry_run: bool) -> Non
     click.echo(f"wrote {site.unit}\nsettings go into {site.env_there}\n")
     if not _systemd():
         click.echo("systemd does not run on this machine; where it does:")
+    if site.system:
+        click.echo(
+            f"  ROTA_DATA_DIR={DATA_DIR} rota token create --user root --role admin"
+            "    # first: a server without tokens is open to every account of the machine"
+        )
     click.echo(f"  {site.systemctl} daemon-reload\n  {site.systemctl} enable --now rota")
     if not site.system:
         click.echo("  loginctl enable-linger    # so that it runs while you are logged out")
@@ -134,7 +141,7 @@ def unit_text(site: Site, account: str = "") -> str:
 
     own = []
     if site.system:
-        own = ["StateDirectory=rota", "StateDirectoryMode=0711", "Environment=ROTA_DATA_DIR=/var/lib/rota"]
+        own = ["StateDirectory=rota", "StateDirectoryMode=0711", f"Environment=ROTA_DATA_DIR={DATA_DIR}"]
         own += [f"User={quoted(account)}"] if account else []
         # without an account of its own the server is root, which starts each job as the person it belongs to
     return fill(

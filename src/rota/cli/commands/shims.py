@@ -10,9 +10,10 @@ from typing import NoReturn
 
 import click
 
+from rota.cli.exits import REFUSED
+
 NAMES = ("srun", "sbatch", "squeue", "scancel", "sinfo", "sacct")
 MARK = "# This is Rota's; `rota shims remove` takes it away."
-REFUSED = 75
 
 _dir = click.option(
     "--dir",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from rota.cli.exits import REFUSED
+
 
 @click.command()
 @click.option(
@@ -33,5 +35,5 @@ def command(where: Path | None) -> None:
         draft.replace(target)
     except OSError as error:
         click.echo(f"rota: cannot write {target}: {error.strerror}", err=True)
-        sys.exit(75)
+        sys.exit(REFUSED)
     click.echo(f"wrote {target}")

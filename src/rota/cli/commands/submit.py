@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, say, server_option
-from rota.cli.values import Duration, Priority, variables
+from rota.cli.environment import mask
+from rota.cli.values import Duration, Priority, surroundings
 from rota.client import calls
 
 if TYPE_CHECKING:
@@ -27,7 +27,13 @@ WHENS = ("succeeded", "ended", "failed")
 @click.option(
     "-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable; NAME alone takes yours."
 )
-@click.option("--export", default="ALL", metavar="ALL|NONE|NAMES", show_default=True, help="Which of your variables.")
+@click.option(
+    "--export",
+    default="ALL",
+    metavar="ALL|NONE|NAMES",
+    show_default=True,
+    help="Which of your variables; never a token.",
+)
 @click.option("--shell", "line", default="", metavar="LINE", help="A line for the shell instead of a command.")
 @click.option("--estimate", "estimate_s", type=Duration(), help="How long it will take, for the plan.")
 @click.option("--retries", type=click.IntRange(0, 100), help="Tries after the first, also when the command fails.")
@@ -77,15 +83,13 @@ def command(command: tuple[str, ...], line: str, server: str, **options: Any) ->
 
 def _fields(client: Client, argv: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
     """The options in the words of POST /runs; what was not given is left to the server."""
-    where = _directory(options["chdir"])
-    umask = os.umask(0o077)
-    os.umask(umask)
+    where, env = surroundings(options["chdir"], options["pairs"], options["export"])
     fields: dict[str, Any] = {
         "workdir": where,
         "gpus": options["gpus"],
         "nodes": options["nodes"],
-        "env": variables(options["pairs"], options["export"], dict(os.environ)),
-        "umask": umask,
+        "env": env,
+        "umask": mask(),
         "priority": options["priority"],
         "time_limit_seconds": options["limit_s"],
         "estimated_duration_seconds": options["estimate_s"],
@@ -104,15 +108,8 @@ def _fields(client: Client, argv: tuple[str, ...], options: dict[str, Any]) -> d
     if not options["no_snapshot"]:
         from rota.cli.workspace import snapshot
 
-        fields["workspace"] = snapshot(where, argv, fields["env"])
+        fields["workspace"] = snapshot(where, argv, env)
     return fields
-
-
-def _directory(chdir: str | None) -> str:
-    try:
-        return os.path.abspath(chdir) if chdir else os.getcwd()
-    except FileNotFoundError:
-        raise click.UsageError("the current directory is gone; change to one that is there") from None
 
 
 def _dependency(client: Client, text: str) -> dict[str, str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
 from rota.cli.connect import connect, dry_option, emit, json_option, server_option
-from rota.cli.values import Duration, Priority, parameter, variables
+from rota.cli.values import Duration, Priority, parameter, surroundings
 
 MOST_RUNS = 10_000
 
@@ -46,21 +45,18 @@ def command(name: str, base_command: str, params: tuple[str, ...], server: str, 
         size *= len(values)
     if size > MOST_RUNS and not options["max_runs"]:
         raise click.UsageError(f"that makes {size} runs; cut the grid with --max-runs, {MOST_RUNS} at most")
-    try:
-        where = os.path.abspath(options["chdir"] or ".")
-    except FileNotFoundError:
-        raise click.UsageError("the current directory is gone; change to one that is there") from None
+    where, env = surroundings(options["chdir"], options["pairs"])
     fields: dict[str, Any] = {
         "workdir": where,
         "gpu_count": options["gpus"],
         "time_limit_seconds": options["limit_s"],
         "priority": options["priority"],
-        "env": variables(options["pairs"], "ALL", dict(os.environ)),
+        "env": env,
     }
     if not options["no_snapshot"]:
         from rota.cli.workspace import snapshot
 
-        fields["workspace"] = snapshot(where, ("/bin/sh", "-c", base_command), fields["env"])
+        fields["workspace"] = snapshot(where, ("/bin/sh", "-c", base_command), env)
     with connect(server) as client:
         starts = not options["held"] and options["parallel"] is None
         sweep = client.create_sweep(

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-UNREACHABLE, REFUSED, NOT_AUTHORISED = 69, 75, 77
+from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE
 
 
 @click.command()

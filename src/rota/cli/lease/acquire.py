@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol
 
+from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE
 from rota.cli.lease.door import Door, Exchange
 from rota.client.errors import BadAnswer, RotaError, Unreachable
 
-UNREACHABLE, REFUSED, NOT_AUTHORISED = 69, 75, 77
 SHOWN = 2000  # characters of the command that others get to see
 LOOK_S = 1.0  # between two looks at the progress
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0

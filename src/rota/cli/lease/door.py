@@ -17,7 +17,7 @@ from typing import Any
 from rota.client import wire
 from rota.client.address import Address, find_token, find_url
 from rota.client.errors import BadAnswer, Unreachable
-from rota.client.sync import Sockets
+from rota.client.sync import READ, Sockets, lost
 
 DEFAULT_URL = "http://127.0.0.1:9123"
 CONNECT_S = 5.0
@@ -63,6 +63,7 @@ class Exchange:
         self, door: Door, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> None:
         self._address = door.address
+        self._early: bytes | None = None  # of the answer, read while it was waited for
         wanted = {"Host": door.address.authority, "Connection": "close", "Accept": "application/json"}
         content = b""
         if body is not None:
@@ -83,13 +84,34 @@ class Exchange:
 
     def ready(self, timeout_s: float) -> bool:
         """Whether the answer, or the end of the connection, came within the time."""
-        return bool(select.select([self._socket], [], [], max(0.0, timeout_s))[0])
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            if not select.select([self._socket], [], [], left_s)[0]:
+                return False
+            if not self._address.tls or self._first_bytes():
+                return True
+
+    def _first_bytes(self) -> bool:
+        """Under TLS what can be read may be about the encryption alone, and nothing of the answer."""
+        import ssl
+
+        try:
+            self._socket.settimeout(0.0)
+            self._early = self._socket.recv(READ)
+        except ssl.SSLWantReadError:
+            return False
+        except OSError as error:
+            raise lost(error) from error
+        return True
 
     def answer(self) -> tuple[int, Any]:
         answer = wire.Answer()
         deadline = time.monotonic() + ANSWER_S
         while not answer.done:
-            data = self._io.read(self._socket, max(0.01, deadline - time.monotonic()))
+            data, self._early = self._early, None
+            if data is None:
+                data = self._io.read(self._socket, max(0.01, deadline - time.monotonic()))
             if not data and not answer.status:
                 raise Unreachable(f"{self._address} hung up without an answer", sent=True)
             answer.feed(data)

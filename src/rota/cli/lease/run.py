@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from rota.cli.lease.acquire import UNREACHABLE, Failed, Left, acquire
+from rota.cli.exits import UNREACHABLE
+from rota.cli.lease.acquire import Failed, Left, acquire
 from rota.cli.lease.become import become, environment, missing
 from rota.cli.lease.door import find_door
-from rota.cli.lease.progress import Progress
+from rota.cli.lease.waiting import Waiting
 from rota.client.errors import RotaError
 
 
@@ -32,16 +33,16 @@ def run(
         door = find_door()
     except RotaError as error:
         return _end(program, UNREACHABLE, str(error))
-    progress = Progress(program, gpus)
+    screen = Waiting(program, gpus)
     try:
-        grant = acquire(door, gpus, progress, timeout_s=timeout_s, name=name, argv=argv)
+        grant = acquire(door, gpus, screen, timeout_s=timeout_s, name=name, argv=argv)
     except Failed as failed:
-        progress.clear()
+        screen.clear()
         return _end(program, failed.code, str(failed))
     except Left as left:
-        progress.clear()
+        screen.clear()
         return _end(program, 128 + left.number, "left the queue")
-    progress.clear()
+    screen.clear()
     return take_over(program, argv, environment(env, grant), grant.job_id, prepare)
 
 

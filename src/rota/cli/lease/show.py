@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from rota.cli.lease.acquire import NOT_AUTHORISED, REFUSED, UNREACHABLE
+from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE
 from rota.cli.lease.door import find_door
 from rota.cli.render import plain
 from rota.client.errors import RotaError

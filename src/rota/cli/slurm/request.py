@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rota.cli.environment import exported
 from rota.cli.slurm import values
-from rota.cli.slurm.export import exported
 from rota.cli.slurm.options import Parsed, UsageError
 
 
@@ -45,7 +45,7 @@ def tags(parsed: Parsed) -> list[str]:
 
 def environment(parsed: Parsed, env: Mapping[str, str], submit_dir: str, fields: Mapping[str, Any]) -> dict[str, str]:
     tasks = _tasks(parsed, int(fields.get("nodes", 1)))
-    made = exported(parsed.last("export") or "ALL", env)
+    made = variables(parsed, env)
     made |= {"SLURM_SUBMIT_DIR": submit_dir, "SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
     made |= {
         f"SLURM_JOB_{name.upper()}": parsed.last(name) or "" for name in ("partition", "account") if parsed.has(name)
@@ -55,6 +55,14 @@ def environment(parsed: Parsed, env: Mapping[str, str], submit_dir: str, fields:
     if "gpu_count" in fields:
         made["SLURM_GPUS"] = str(fields["gpu_count"])
     return made
+
+
+def variables(parsed: Parsed, env: Mapping[str, str]) -> dict[str, str]:
+    """What --export chooses."""
+    try:
+        return exported(parsed.last("export") or "", env)
+    except ValueError as error:
+        raise UsageError(f"--export: {error}") from None
 
 
 def _nodes(text: str) -> int:

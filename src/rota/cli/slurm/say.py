@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from rota.cli import streams
+from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE
 from rota.cli.render import plain
 from rota.cli.slurm.options import UsageError
-
-UNREACHABLE, REFUSED, NOT_AUTHORISED = 69, 75, 77
 
 
 def say(program: str, text: str) -> None:
@@ -30,8 +29,11 @@ def guarded(program: str, act: Callable[[Sequence[str]], int], argv: Sequence[st
     """Run a tool's body; whatever a person or a server can do wrong becomes a message and an exit code."""
     from rota.client.errors import Busy, Refused, RotaError, Unauthorised, Unreachable
 
+    streams.open_closed_ones()
     try:
-        return act(argv)
+        code = act(argv)
+        sys.stdout.flush()  # here, where it can be told of, and not at Python's end
+        return code
     except UsageError as problem:
         say(program, f"error: {problem}")
         say(program, f'Try "{program} --help" for more information')
@@ -49,5 +51,7 @@ def guarded(program: str, act: Callable[[Sequence[str]], int], argv: Sequence[st
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `squeue | head`: the reader had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        streams.drop_output()
         return 141
+    except OSError as problem:
+        return streams.give_up(program, problem)

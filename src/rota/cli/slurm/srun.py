@@ -146,11 +146,11 @@ def _environment(parsed: Parsed, env: Mapping[str, str]) -> dict[str, str]:
     """What Rota or Slurm set stays in any case: the command is inside their job."""
     if not parsed.has("export") or parsed.last("export") == "ALL":
         return dict(env)
-    from rota.cli.slurm.export import exported
+    from rota.cli.slurm.request import variables
 
     kept = {name: value for name, value in env.items() if name.startswith(("ROTA_", "SLURM_", "CUDA_"))}
     own = dict(env) if (parsed.last("export") or "").split(",")[0] == "ALL" else kept
-    return {**own, **exported(parsed.last("export") or "", env)}
+    return {**own, **variables(parsed, env)}
 
 
 def _patience_s(parsed: Parsed) -> float | None:

@@ -16,6 +16,7 @@ class Whoami(Wire):
     role: str = ""  # admin user agent viewer
     acts_for: str = ""
     known_by: str = ""  # how the server knows: token shared cookie socket open
+    token_id: str = ""  # of the token that was shown; "shared" for the shared one
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,15 @@ class Job(Wire):
     scheduled_at: float | None = None
     why: str = ""
     allocated_gpus: tuple[str, ...] = ()
+    queue_position: int | None = None  # from 1; None where it does not wait, or was not asked for
+
+    @property
+    def waiting(self) -> bool:
+        return self.state in ("queued", "scheduled")
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("completed", "failed", "canceled")
 
 
 @dataclass(frozen=True, slots=True)

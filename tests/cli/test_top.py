@@ -8,7 +8,7 @@ import pty
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from rota.cli.tui.look import Look
 from rota.cli.tui.screens import Ask, Details
 from rota.client.model.cluster import job, node
 from rota.client.model.run import explanation, run
-from rota.client.sync import Client
-from tests.cli2.kit import PATIENCE_S, ROTA
-from tests.cli2.live import Lab
+from tests.app.house import PATIENCE_S
+from tests.cli.lab import Lab
 
 EVIL = "[red]x[/red]\x1b[31m\u202e"
 
@@ -71,17 +70,9 @@ def test_spans(seconds: float, text: str) -> None:
 
 
 # -- the screen ------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    made = Lab(tmp_path)
-    made.server.start()
-    yield made
-    made.finish()
-
-
 def piloted(lab: Lab, story: Callable[[Top, Pilot[int]], Awaitable[None]]) -> None:
     async def play() -> None:
-        with Client(f"unix://{lab.server.data}/rota.sock") as client:
+        with lab.client() as client:
             top = Top(client, every_s=0.1)
             async with top.run_test(size=(80, 24)) as pilot:
                 await story(top, pilot)
@@ -165,12 +156,12 @@ def test_it_survives_a_lost_server(lab: Lab) -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 def test_in_a_pipe_and_without_a_server_it_says_so(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    lab.person.env["ROTA_URL"] = "http://127.0.0.1:1"
-    ended = lab.person.run(*ROTA, "top")
+    lab.env["ROTA_URL"] = "http://127.0.0.1:1"
+    ended = lab.rota("top")
     assert ended.returncode == 75
     assert b"needs a terminal" in ended.stderr
     ours, theirs = pty.openpty()
-    ended = lab.person.run(*ROTA, "top", stdout=theirs)
+    ended = lab.rota("top", stdout=theirs)
     os.close(theirs)
     os.close(ours)
     assert ended.returncode == 69
@@ -181,7 +172,7 @@ def test_without_the_library_it_says_what_to_install(tmp_path: Path) -> None:
     line = (
         "import sys; sys.modules['textual'] = None; sys.argv = ['rota', 'top']; from rota.cli.main import main; main()"
     )
-    env = Lab(tmp_path).person.env
+    env = Lab(tmp_path).env
     ended = subprocess.run(
         [sys.executable, "-c", line], env=env, capture_output=True, text=True, timeout=60, check=False
     )

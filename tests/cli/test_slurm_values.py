@@ -10,7 +10,6 @@ import pytest
 
 from rota.cli.slurm import clock, values
 from rota.cli.slurm.batchopts import TABLE
-from rota.cli.slurm.export import exported
 from rota.cli.slurm.jobs import compressed
 from rota.cli.slurm.options import UsageError, parse
 from rota.cli.slurm.output import fill, wrap
@@ -221,29 +220,10 @@ def test_the_environment_of_a_submit() -> None:
         "SLURM_JOB_PARTITION": "gpu",
         "SLURM_GPUS": "3",
     }
+    for words in (["--export=a-b=1"], ["--export=ROTA_TOKEN"]):
+        with pytest.raises(UsageError, match="--export: "):
+            environment(parse(words, TABLE), mine, "/here", {})
     assert tags(parse(["-p", "gpu", "-A", "lab"], TABLE)) == ["partition=gpu", "account=lab"]
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("ALL", {"PATH", "HOME", "A", "B"}),
-        ("NONE", {"PATH", "HOME"}),
-        ("A", {"PATH", "A"}),
-        ("A=9,C=x=y", {"PATH", "A", "C"}),
-        ("ALL,C=1", {"PATH", "HOME", "A", "B", "C"}),
-        ("C='1,2',D=3", {"PATH", "C", "D"}),
-        ("NOT_THERE", {"PATH"}),
-    ],
-)
-def test_export(text: str, names: set[str]) -> None:
-    assert set(exported(text, {"PATH": "/bin", "HOME": "/h", "A": "1", "B": "2"})) == names
-
-
-def test_export_keeps_what_is_quoted() -> None:
-    assert exported("C='1,2',D=x=y", {}) == {"C": "1,2", "D": "x=y"}
-    with pytest.raises(UsageError, match="--export"):
-        exported("a-b=1", {})
 
 
 # -- output files -----------------------------------------------------------------------------------------------------

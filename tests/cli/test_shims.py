@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli2.kit import ROTA, SOURCES
+from tests.app.house import SOURCES
+from tests.doors.server import PROGRAM
 
 NAMES = ["srun", "sbatch", "squeue", "scancel", "sinfo", "sacct"]
 
@@ -22,7 +23,7 @@ class User:
         self.env = {"PATH": f"{self.bin}:{tools}", "HOME": str(home), "PYTHONPATH": SOURCES}
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        argv = [*ROTA, "shims", *words]
+        argv = [*PROGRAM, "shims", *words]
         ended = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=60, check=False)
         assert ended.returncode == code, ended.stderr
         return ended.stdout + ended.stderr

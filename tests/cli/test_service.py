@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -12,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from rota.cli.units import fill, quoted
-from tests.cli2.kit import ROTA, SOURCES
+from tests.app.house import SOURCES
+from tests.doors.server import PROGRAM
 
 
 def service(home: Path, *words: str, code: int = 0) -> str:
     env = {"PATH": "/usr/bin:/bin", "HOME": str(home), "PYTHONPATH": SOURCES}
-    ended = subprocess.run([*ROTA, "service", *words], env=env, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [*PROGRAM, "service", *words], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
     assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout + ended.stderr
 
@@ -66,13 +70,22 @@ def test_a_user_unit(tmp_path: Path) -> None:
 
 
 def test_a_system_unit(tmp_path: Path) -> None:
-    service(tmp_path, "install", "--system", "--account", "rota", "--root", str(tmp_path))
+    said = service(tmp_path, "install", "--system", "--account", "rota", "--root", str(tmp_path))
     parsed = read((tmp_path / "etc/systemd/system/rota.service").read_text())
     assert parsed["Install"]["WantedBy"] == "multi-user.target"
     assert parsed["Service"]["User"] == "rota"
     assert parsed["Service"]["StateDirectory"] == "rota"
     assert parsed["Service"]["EnvironmentFile"] == "-/etc/rota/rota.env"
     assert (tmp_path / "etc/rota/rota.env").exists()
+    assert parsed["Service"]["Environment"] == "ROTA_DATA_DIR=/var/lib/rota"
+    (line,) = [line for line in said.splitlines() if "token create" in line]
+    assert said.index(line) < said.index("enable --now")
+    assert "open to every account" in line
+    words = shlex.split(line.partition("#")[0])
+    assert words[:2] == ["ROTA_DATA_DIR=/var/lib/rota", "rota"]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": SOURCES, "ROTA_DATA_DIR": str(tmp_path / "data")}
+    made = subprocess.run([*PROGRAM, *words[2:]], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert made.stdout.startswith("rota_"), "it works as it is printed, before any server ran"
 
 
 def test_a_unit_that_is_not_ours_stays(tmp_path: Path) -> None:

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli2.kit import tool, until
-from tests.cli2.live import Lab
+from tests.app.house import until
+from tests.cli.lab import Lab, tool
 
 ID = re.compile(r"[0-9a-f]{12}")
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    made = Lab(tmp_path)
-    made.server.start()
-    yield made
-    made.finish()
 
 
 def test_a_script_runs_with_its_options_arguments_and_files(lab: Lab) -> None:
@@ -37,24 +28,24 @@ def test_a_script_runs_with_its_options_arguments_and_files(lab: Lab) -> None:
     match = re.fullmatch(r"Submitted batch job ([0-9a-f]{12})\n", said)
     assert match is not None
     run_id = match[1]
-    lines = (lab.here / f"out-demo-{run_id}.txt").read_text().splitlines()
-    assert lines[0] == f"job.sh 2 two words {run_id} 0,1 {lab.here} {lab.here}"
-    assert (lab.here / "err.txt").read_text() == "bad\n"
-    run = lab.server.get(f"/runs/{run_id}").ok()
+    lines = (lab.home / f"out-demo-{run_id}.txt").read_text().splitlines()
+    assert lines[0] == f"job.sh 2 two words {run_id} 0,1 {lab.home} {lab.home}"
+    assert (lab.home / "err.txt").read_text() == "bad\n"
+    run = lab.show(run_id)
     assert (run["name"], run["gpu_count"], run["time_limit_seconds"]) == ("demo", 2, 600)
     assert f"output goes to out-demo-{run_id}.txt" in lab.server.get(f"/runs/{run_id}/logs").ok()["content"]
 
 
 def test_the_command_line_wins_over_the_script(lab: Lab) -> None:
     lab.file("job.sh", "#!/bin/sh\n#SBATCH -J fromscript -G 4\ntrue\n")
-    run = lab.server.get(f"/runs/{lab.sbatch('-J', 'fromline', '-G1', 'job.sh')}").ok()
+    run = lab.show(lab.sbatch("-J", "fromline", "-G1", "job.sh"))
     assert (run["name"], run["gpu_count"]) == ("fromline", 1)
 
 
 def test_a_script_from_stdin(lab: Lab) -> None:
     run_id = lab.slurm("sbatch", "--parsable", given=b"#!/bin/sh\n#SBATCH -G1\nexit 3\n").strip()
     lab.wait_for(run_id, "failed")
-    run = lab.server.get(f"/runs/{run_id}").ok()
+    run = lab.show(run_id)
     assert (run["name"], run["exit_code"]) == ("sbatch", 3)
 
 
@@ -64,11 +55,11 @@ def test_wait_exits_as_the_job_did(lab: Lab) -> None:
 
 
 def test_chdir_and_export(lab: Lab) -> None:
-    (lab.here / "sub").mkdir()
-    lab.person.env |= {"MINE": "1", "OTHER": "2", "ROTA_TOKEN": ""}
+    (lab.home / "sub").mkdir()
+    lab.env |= {"MINE": "1", "OTHER": "2", "ROTA_TOKEN": ""}
     line = 'pwd; echo "$MINE-$OTHER-$ADDED"'
     lab.slurm("sbatch", "--wait", "-D", "sub", "-o", "out", "--export=MINE,ADDED=x", "--wrap", line)
-    assert (lab.here / "sub" / "out").read_text() == f"{lab.here}/sub\n1--x\n"
+    assert (lab.home / "sub" / "out").read_text() == f"{lab.home}/sub\n1--x\n"
 
 
 REFUSED = [
@@ -144,10 +135,10 @@ def test_an_array_is_one_run_an_index_under_a_cap(lab: Lab) -> None:
     assert sorted(line.split()[0] for line in shown) == [f"{array}_{index}" for index in (1, 3, 5, 7)]
     assert sum(line.endswith(" PD") for line in shown) == 2, "the cap holds though GPUs are free"
     lab.slurm("scancel", f"{array}_7")
-    (lab.here / "go").touch()
+    (lab.home / "go").touch()
     until(lambda: [line for line in states() if line.endswith((" R", " PD", " CF"))] == [], "all ended")
     assert sorted(states()) == [f"{array}_1 CD", f"{array}_3 CD", f"{array}_5 CD", f"{array}_7 CA"]
-    assert (lab.here / f"arr-{array}-03.txt").read_text() == f"3 of 4 in {array}\n"
+    assert (lab.home / f"arr-{array}-03.txt").read_text() == f"3 of 4 in {array}\n"
     lines = lab.slurm("sacct", "-n", "-P", "-j", array, "-o", "JobID,State").splitlines()
     assert lines == [f"{array}_1|COMPLETED", f"{array}_3|COMPLETED", f"{array}_5|COMPLETED", f"{array}_7|CANCELLED"]
 
@@ -160,7 +151,7 @@ def test_an_array_that_is_refused_leaves_nothing_behind(lab: Lab) -> None:
 
 
 def test_a_whole_array_can_be_cancelled_and_waited_for(lab: Lab) -> None:
-    process = lab.person.start(*tool("sbatch"), "--parsable", "--wait", "-a", "0-2", "--wrap", "sleep 300")
+    process = lab.start(*tool("sbatch"), "--parsable", "--wait", "-a", "0-2", "--wrap", "sleep 300")
     assert process.stdout is not None
     array = process.stdout.readline().decode().strip()
     until(lambda: lab.slurm("squeue", "-h", "-j", array, "-o", "%t") == "R\n" * 3, "all run")
@@ -231,6 +222,7 @@ def test_sinfo(lab: Lab) -> None:
     assert lab.slurm("sinfo", "-N", "-h", "-o", "%N %T") == "node1 allocated\nnode2 drained\n"
     assert lab.slurm("sinfo", "-h", "-R").split() == ["new", "fan", "Unknown", "node2"]
     assert lab.slurm("sinfo", "-h", "-t", "alloc", "-o", "%N") == "node1\n"
+    lab.server.post("/nodes/node2/undrain").ok()
     assert lab.slurm("sinfo").splitlines()[0] == "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST"
 
 
@@ -242,7 +234,7 @@ def test_sacct(lab: Lab) -> None:
     for run_id, status in ((good, "finished"), (bad, "failed"), (killed, "failed"), (late, "failed")):
         lab.wait_for(run_id, status)
     form = "JobID,JobName,Account,State,ExitCode"
-    assert lab.slurm("sacct", "-P", "-n", "-o", form).splitlines() == [
+    assert lab.slurm("sacct", "-P", "-n", "-j", f"{good},{bad},{killed},{late}", "-o", form).splitlines() == [
         f"{good}|good|lab|COMPLETED|0:0",
         f"{bad}|bad|root|FAILED|9:0",
         f"{killed}|killed|root|FAILED|0:{int(signal.SIGSEGV)}",
@@ -263,7 +255,7 @@ def test_sacct(lab: Lab) -> None:
 @pytest.mark.parametrize("name", ["sbatch", "squeue", "scancel", "sinfo", "sacct"])
 def test_without_a_server_each_says_so(tmp_path: Path, name: str) -> None:
     lab = Lab(tmp_path)
-    lab.person.env["ROTA_URL"] = "http://127.0.0.1:1"
+    lab.env["ROTA_URL"] = "http://127.0.0.1:1"
     words = {"sbatch": ["--wrap", "true"], "scancel": ["aaaaaaaaaaaa"]}.get(name, [])
     ended = lab.slurm_all(name, *words)
     assert ended.returncode == 69

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from rota.cli.main import COMMANDS
 from rota.cli.skill import text
-from tests.cli2.kit import ROTA, SOURCES
+from tests.app.house import SOURCES
+from tests.doors.server import PROGRAM
 
 ROOT = Path(__file__).parents[2]
 
 
 def skill(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {"PATH": "/usr/bin:/bin", "HOME": str(home), "PYTHONPATH": SOURCES}
-    return subprocess.run([*ROTA, "skill", *words], env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*PROGRAM, "skill", *words], env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_it_is_printed_and_installed(tmp_path: Path) -> None:

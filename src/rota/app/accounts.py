@@ -1,0 +1,59 @@
+"""Who runs as whom. A run has a unix account, and with it all that account may do, so nobody but an admin chooses one.
+
+Only a server that is root has a choice at all; elsewhere every run has the server's own account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rota.app.authz import Principal, Role
+from rota.app.errors import Forbidden
+from rota.core.run import Run
+
+
+def _nobodys(account: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """What a server knows of the accounts of its machine."""
+
+    root: bool = False  # it is root
+    own: str = ""  # what its own account is called
+    run_as: str = ""  # of a server that is root: for people who have no account here
+    is_persons: Callable[[str], bool] = _nobodys  # there is such an account, and it is not root's. Quick: it is cached
+
+    def choose(self, who: Principal, asked: str | None) -> str | None:
+        """The account a run of this caller gets; None = the server's own."""
+        if not self.root:
+            if asked and asked != self.own:
+                raise Forbidden("account: this server does not run as root, so every run has its account", "account")
+            return None
+        if who.role is Role.ADMIN:
+            return asked or None
+        may = self._of(who)
+        if asked and asked not in may:
+            raise Forbidden(f"account: {who.name} may run as {may[0]}, not as {asked[:50]!r}; ask an admin", "account")
+        return asked or may[0]
+
+    def must_be_own(self, who: Principal, run: Run) -> None:
+        """Before the command of a run is changed or repeated: one that an admin made for somebody may have the server's
+        own account, and a new command must not get it."""
+        if self.root and who.role is not Role.ADMIN and run.spec.account not in self._of(who):
+            raise Forbidden(f"run {run.id} does not run as {who.owner}; ask an admin to change or repeat it", "account")
+
+    def _of(self, who: Principal) -> list[str]:
+        """Those a person may run as, the first where nothing is said; never none."""
+        found = [name for name in (who.owner, self.run_as) if name and self.is_persons(name)]
+        if not found:
+            raise Forbidden(
+                f"{who.owner} has no account on this machine to run as; make one, "
+                "or let the server be started with --run-as ACCOUNT"
+            )
+        return found
+
+
+ONE_FOR_ALL = Accounts()  # of a server that is not root

@@ -1,0 +1,106 @@
+"""Who runs as whom, decided behind all doors. The accounts need not exist: the runs are held."""
+
+from __future__ import annotations
+
+import pytest
+
+from rota.app.accounts import Accounts
+from rota.app.authz import Principal, Role
+from rota.app.commands import Edit, Rerun, Submit, SubmitMany
+from rota.app.errors import Forbidden
+from tests.app.house import House
+
+ADMIN = Principal("boss", Role.ADMIN)
+ME, ROBOT = Principal("me", Role.USER), Principal("robot", Role.AGENT, acts_for="me")
+GUEST = Principal("guest", Role.USER)
+PERSONS = frozenset({"me", "you", "lent"})
+
+
+def of_root(run_as: str = "") -> Accounts:
+    return Accounts(root=True, own="root", run_as=run_as, is_persons=PERSONS.__contains__)
+
+
+@pytest.fixture
+def rooted(build) -> House:
+    """A house of root's; `me` and `you` have accounts on its machine, `guest` has none."""
+    house: House = build()
+    house.accounts = of_root()
+    return house.open()
+
+
+# -- the choice --------------------------------------------------------------------------------------------------------
+def test_an_admin_chooses_and_is_root_without_a_word():
+    for asked, given in ((None, None), ("", None), ("you", "you"), ("nowhere", "nowhere")):
+        assert of_root().choose(ADMIN, asked) == given
+
+
+def test_a_person_and_its_agent_are_that_person():
+    for who in (ME, ROBOT):
+        assert of_root().choose(who, None) == of_root().choose(who, "me") == "me"
+        for other in ("root", "you", "robot", "nowhere", "a\0b"):
+            with pytest.raises(Forbidden) as refusal:
+                of_root().choose(who, other)
+            assert refusal.value.field == "account"
+
+
+def test_nobody_but_an_admin_is_root():
+    for who in (Principal("root", Role.USER), Principal("bot", Role.AGENT, "root"), GUEST):
+        with pytest.raises(Forbidden, match="has no account on this machine"):
+            of_root().choose(who, None)
+    for broken in (of_root("root"), of_root("nowhere")):
+        with pytest.raises(Forbidden):
+            broken.choose(GUEST, None)
+
+
+def test_who_has_no_account_may_be_lent_one():
+    assert of_root("lent").choose(GUEST, None) == "lent"
+    assert of_root("lent").choose(ME, None) == "me", "one's own comes first"
+
+
+def test_elsewhere_there_is_one_account_for_all():
+    here = Accounts(own="lab")
+    assert here.choose(ME, None) is here.choose(ADMIN, "lab") is None
+    for who in (ME, ADMIN):
+        with pytest.raises(Forbidden, match="does not run as root"):
+            here.choose(who, "root")
+
+
+# -- in the house ------------------------------------------------------------------------------------------------------
+def test_no_submit_of_a_persons_gets_the_servers_own_account(rooted):
+    """Whatever a door forgets to ask: here is where a run gets its account."""
+    spec = rooted.spec("true")
+    assert rooted.do(Submit(spec, held=True), ME).spec.account == "me"
+    assert rooted.rota.try_out(ROBOT, Submit(spec)).result(60).spec.account == "me"
+    (run,) = rooted.do(SubmitMany((Submit(spec, held=True),)), ROBOT)
+    assert run.spec.account == "me"
+    with pytest.raises(Forbidden):
+        rooted.do(Submit(spec), GUEST)
+    for account in ("root", "you", "robot"):
+        with pytest.raises(Forbidden):
+            rooted.do(Submit(rooted.spec("true", account=account), held=True), ME)
+        with pytest.raises(Forbidden):
+            rooted.do(SubmitMany((Submit(rooted.spec("true", account=account), held=True),)), ROBOT)
+    assert rooted.do(Submit(spec, held=True), ADMIN).spec.account is None
+
+
+def test_the_same_key_is_the_same_request_whatever_account_it_got(rooted):
+    first = rooted.do(Submit(rooted.spec("true"), held=True, key="k"), ME)
+    assert rooted.do(Submit(rooted.spec("true"), held=True, key="k"), ME).id == first.id
+
+
+def test_what_an_admin_made_for_somebody_lends_nobody_its_account(rooted):
+    for account in (None, "you"):
+        run = rooted.do(Submit(rooted.spec("true", account=account), user="me", held=True), ADMIN)
+        for who in (ME, ROBOT):
+            for change in (Rerun(run.id, held=True), Edit(run.id, argv=("id",)), Edit(run.id, workdir="/")):
+                with pytest.raises(Forbidden, match="does not run as me"):
+                    rooted.do(change, who)
+        assert rooted.do(Edit(run.id, name="mine"), ME).spec.name == "mine"
+        again = rooted.do(Rerun(run.id, argv=("id",), held=True), ADMIN)
+        assert (again.user, again.spec.account) == ("me", account)
+
+
+def test_ones_own_is_changed_and_repeated_as_ever(rooted):
+    run = rooted.do(Submit(rooted.spec("true"), held=True), ME)
+    assert rooted.do(Edit(run.id, argv=("id",)), ROBOT).spec.argv == ("id",)
+    assert rooted.do(Rerun(run.id, held=True), ROBOT).spec.account == "me"
