@@ -43,7 +43,7 @@ class TestConnections:
         assert whose(ours) is None
 
     def test_of_one_that_is_not_there_nobody(self, line: tuple[socket.socket, socket.socket]) -> None:
-        caller, ours = line
+        _, ours = line
         near, far = ours.getpeername()[:2], ours.getsockname()[:2]
         assert uid_at((near[0], 1), far) is None
         assert uid_at(near, (far[0], 1)) is None, "from the same place to another"

@@ -76,8 +76,13 @@ class TestHost:
         assert answer.scope["rota.by"] == "socket"
 
     def test_nobody_becomes_a_peer_by_calling_itself_so(self, guard: Guard) -> None:
-        for client in ("uid=0x", "uid=", "uid=-1", "uid=0\n", " uid=0", "uid=99999999999"):
+        for client in ("uid=0x", "uid=", "uid=-1", "uid=0\n", " uid=0", "uid=99999999999", "job=0"):
             assert call(guard, client=client).status == 401
+
+    def test_a_job_at_the_socket_has_no_name_to_rebind_but_needs_a_token(self, guard: Guard) -> None:
+        assert call(guard, headers={"host": "x"}, client="job=0").status == 401
+        answer = call(guard, headers={"host": "x", **SESAME}, client="job=0")
+        assert (answer.status, answer.scope["rota.by"]) == (200, "shared")
 
 
 class TestPages:

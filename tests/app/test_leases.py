@@ -410,8 +410,7 @@ def test_nobody_ends_a_process_by_leasing_for_it(house, person):
 def test_nor_a_job_of_somebody_else_that_has_the_same_account(house):
     """On a server that is not root every job has one account, and a person may be called like it."""
     theirs, mine = house.running(who=BOB), house.running(who=MYSELF)
-    jobs = {job: until(lambda job=job: house.run(job).attempt.pid, "it has a pid") for job in (theirs, mine)}
-    on_theirs, on_mine = taken(house, MYSELF, jobs[theirs]), taken(house, MYSELF, jobs[mine])
+    on_theirs, on_mine = (taken(house, MYSELF, house.run(job).attempt.pid) for job in (theirs, mine))
     with pytest.raises(Conflict, match="to end"):
         house.do(Cancel(on_theirs, grace_s=0.0), MYSELF)
     on_shim = taken(house, MYSELF, house.shim_of(theirs))
@@ -635,7 +634,7 @@ def test_a_grant_that_comes_before_its_asker_listens_is_not_lost(house, person):
     send = house.rota.send
 
     def slow(who: Principal, command: Any) -> Future[Any]:
-        sent = send(who, command)
+        sent: Future[Any] = send(who, command)
         if isinstance(command, Submit):
             sent.result(PATIENCE_S)
             settled(house)  # it is granted, and told, before anybody has asked to hear of it

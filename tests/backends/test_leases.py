@@ -291,7 +291,7 @@ def test_of_a_family_only_those_of_the_owners_account_are_ended(rig, backend, re
 
 def test_one_that_cannot_be_watched_keeps_no_other_from_being_given(rig, backend, reports, monkeypatch):
     first, second = rig.order("last for ever"), rig.order("last for ever")
-    look = rig.processes._open
+    look: Callable[[Holder], int] = rig.processes._open
 
     def no_descriptor_for_the_first(holder: Holder) -> int:
         if holder == first.holder:

@@ -30,7 +30,7 @@ def submits(scale: float) -> list[Row]:
     with empty_route() as port:
         pumped(port, wanted[:500])
         bare, bare_took, _ = pumped(port, wanted)
-    with served(**PAUSED) as server:
+    with served(env=PAUSED) as server:
         pumped(server.port, wanted[:500])
         rate, took, answers = pumped(server.port, wanted)
         server.kill()
@@ -143,7 +143,7 @@ def drain_rate(server: Served, total: int) -> float:
 
 def drain(scale: float) -> list[Row]:
     total = int(5000 * scale)
-    with served(**PAUSED) as server:
+    with served(env=PAUSED) as server:
         rate = drain_rate(server, total)
         bare = _popen_rate(server.data.parent, total // 2)
     return [
@@ -163,7 +163,7 @@ def drain(scale: float) -> list[Row]:
 def queue(scale: float) -> list[Row]:
     """Row 8: the whole queue of 10,000, for 20 dashboards, with one change a second."""
     waiting = int(10_000 * scale)
-    with served(**PAUSED) as server:
+    with served(env=PAUSED) as server:
         pumped(server.port, [request("POST", "/queue/submit", job())] * waiting)
         took, idle = asyncio.run(_dashboards(server, 20, 10.0 * max(scale, 0.3)))
     p99 = percentile(took, 0.99) * 1e3
@@ -295,7 +295,7 @@ def command_line(scale: float) -> list[Row]:
     """Row 2 and the other commands, cold: a process each."""
     count = max(5, int(40 * scale))
     rota = str(Path(sys.executable).with_name("rota"))
-    with served(**PAUSED) as server:
+    with served(env=PAUSED) as server:
         env = {**os.environ, "ROTA_URL": f"http://127.0.0.1:{server.port}"}
 
         def took(*argv: str) -> float:
@@ -329,7 +329,7 @@ def _command(  # noqa: PLR0917
 def watchers(scale: float) -> list[Row]:
     """A thousand WebSockets: how late the last of them hears of each event, and what they cost."""
     count, events = max(50, int(1000 * scale)), 50
-    with served(**PAUSED) as server:
+    with served(env=PAUSED) as server:
         before = server.rss_mb()
         late, heard = asyncio.run(_watch(server, count, events))
         grown = server.rss_mb() - before

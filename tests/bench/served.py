@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def free_port() -> int:
 
 
 class Served:
-    def __init__(self, where: Path, nodes: int, gpus: int, env: dict[str, str]) -> None:
+    def __init__(self, where: Path, nodes: int, gpus: int, env: Mapping[str, str]) -> None:
         self.data = where / "data"
         self.port, self.lease_port = free_port(), free_port()
         self._shape = (nodes, gpus)
@@ -84,9 +84,9 @@ class Served:
 
 
 @contextmanager
-def served(nodes: int = 2, gpus: int = 8, **env: str) -> Iterator[Served]:
+def served(nodes: int = 2, gpus: int = 8, env: Mapping[str, str] | None = None) -> Iterator[Served]:
     with tempfile.TemporaryDirectory(prefix="rota-bench-", dir="/var/tmp", ignore_cleanup_errors=True) as where:
-        server = Served(Path(where), nodes, gpus, env)
+        server = Served(Path(where), nodes, gpus, env or {})
         try:
             yield server
         finally:

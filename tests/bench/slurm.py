@@ -144,7 +144,7 @@ def beside_slurm(scale: float) -> list[Row]:
     starts, jobs = max(5, int(30 * scale)), max(100, int(1000 * scale))
     with served() as server:
         mine = percentile(_our_first_lines(server, starts), 0.5)
-    with served(**PAUSED) as server:
+    with served(env=PAUSED) as server:
         ours = drain_rate(server, jobs)
     with cluster() as slurm:
         fifo = slurm.root / "fifo"

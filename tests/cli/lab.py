@@ -69,7 +69,11 @@ class Lab:
         for process in self._started:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            process.communicate()
+            process.wait(PATIENCE_S)
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
         self._started.clear()
         if self.server.process is None:
             self.server.start()

@@ -34,7 +34,7 @@ def test_for_a_reader_that_has_left(lab: Lab) -> None:
 def test_without_a_home(lab: Lab) -> None:
     env = {name: value for name, value in lab.env.items() if name != "HOME"}
     assert lab.rota("queue", env=env).returncode == 0
-    done = lab.rota("login", "--stdin", "--no-check", env=env, stdin=None, input=b"rota_abc")
+    done = lab.rota("login", "--stdin", "--no-check", env=env, given=b"rota_abc")
     assert done.returncode == 2 and b"home" in done.stderr
 
 

@@ -97,7 +97,7 @@ def keys(top: Top, name: str) -> list[str]:
 
 
 def test_it_shows_opens_filters_and_cancels(lab: Lab) -> None:
-    running = lab.sbatch("-G8", "-N2", "-J", EVIL, "--wrap", "echo 'first [b]line[/b]'; sleep 300")
+    running = lab.sbatch("-G8", "-N2", "-J", "[red]x[/red]", "--wrap", "echo 'first [b]line[/b]'; sleep 300")
     lab.wait_for(running, "running")
     waiting = lab.sbatch("-G4", "-J", "patient", "--wrap", "true")
 

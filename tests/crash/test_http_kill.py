@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.doors.server import PATIENCE_S, Server, until
+from tests.app.house import PATIENCE_S, until
+from tests.doors.server import Server
 
 ROUNDS = 4
 CLIENTS = 8

@@ -89,11 +89,11 @@ def text_problems(spec: Spec) -> Iterator[tuple[str, str]]:
     texts += [("account", spec.account or "", MAX_NAME), ("gpu_type", spec.request.gpu_type, MAX_NAME)]
     texts += [("group", spec.group, MAX_NAME), ("holder", spec.holder.boot_id if spec.holder else "", MAX_NAME)]
     yield from ((field, problem) for field, text, limit in texts for problem in unfit(text, limit))
+    yield from _pairs("env", spec.env, MAX_ENV_BYTES)
+    yield from _pairs("labels", spec.labels, MAX_ENV_BYTES)
     for field, text in (("name", spec.name), *spec.labels.items()):
         if not is_visible(text):
             yield field, UNSHOWN
-    yield from _pairs("env", spec.env, MAX_ENV_BYTES)
-    yield from _pairs("labels", spec.labels, MAX_ENV_BYTES)
     for name in spec.env:
         if not ENV_NAME.fullmatch(name):
             yield "env", f"{name[:200]!r} is not a name a variable can have"
