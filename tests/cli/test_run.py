@@ -329,7 +329,7 @@ def test_a_waiter_sees_its_place_and_leaves_when_told(box: Lab) -> None:
     waiter = box.start(*RUN, "echo", "never")
     assert waiter.stderr is not None
     line = waiter.stderr.readline().decode()
-    assert line.startswith("rota: waiting for 1 GPU, place 1 of 1 in the queue, expected to start in "), line
+    assert line.startswith("rota: waiting for 1 GPU, place 1 of 1 in the queue, expected to start "), line
     waiter.terminate()
     assert waiter.wait(PATIENCE_S) == 143
     until(lambda: box.server.get("/queue").ok()["queued"] == [], "it left the queue")

@@ -148,7 +148,7 @@ def test_on_a_terminal_the_progress_line_rewrites_itself(lab: Lab) -> None:
 
 def test_waiting_looks_at_the_cheap_view_and_more_and_more_seldom() -> None:
     """A forecast is asked for when there is something new to tell, and once at the end."""
-    looks = 40
+    looks = 60
     asked: list[str] = []
     run = {"id": "0123456789ab", "name": "x", "status": "queued", "position": 3}
 

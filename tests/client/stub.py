@@ -54,8 +54,8 @@ class Stub:
             self._open.append(link)
             threading.Thread(target=self._talk, args=(link,), daemon=True).start()
 
-    def _talk(self, link: socket.socket) -> None:
-        with suppress(OSError), self._secured(link) as link:
+    def _talk(self, accepted: socket.socket) -> None:
+        with suppress(OSError), self._secured(accepted) as link:
             file = link.makefile("rb")
             with file:
                 while (asked := self._read(file)) is not None:
