@@ -652,7 +652,7 @@ def test_who_comes_back_as_its_time_runs_out_keeps_what_it_was_told_it_has(house
         first = made.ask(ANN, process.pid, 8, "k")
         until(lambda: waits(house), "it waits")
         first.leave()
-        (expire,) = later.acts
+        expire = later.acts[-1]
         end(holder)
         until(lambda: not waits(house), "its turn has come, and nobody is there")
         settled(house)
@@ -671,7 +671,7 @@ def test_who_comes_back_too_late_begins_anew(house, person):
         (old,) = until(lambda: waits(house), "it waits")
         first.leave()
         with house.occupied():
-            later.acts[0]()  # its withdrawal is sent, and not yet done
+            later.acts[-1]()  # its withdrawal is sent, and not yet done
             again = made.ask(ANN, process.pid, 8, "k")
         assert house.wait(old.id).state is S.CANCELLED
         end(holder)

@@ -91,9 +91,10 @@ class Leases:
     def open(self) -> None:
         """Once the loop runs: find the leases of the last server again."""
         self._service.subscribe(self._told)
+        epoch = self._service.ask(lambda state, now: state.epoch)
         for run in list(self._service.view().runs.values()):
             if run.spec.holder is not None:
-                self._find_again(run)
+                self._find_again(run, epoch)
 
     def close(self) -> None:
         """Whoever waits is told to ask the next server. What waits keeps its place in the queue."""
@@ -351,7 +352,7 @@ class Leases:
             raise Unavailable(f"process {lease.holder.pid} cannot be watched: {error.strerror}") from error
 
     # -- after a start ----------------------------------------------------------------------------------------------
-    def _find_again(self, run: Run) -> None:
+    def _find_again(self, run: Run, epoch: int) -> None:
         holder, key = run.spec.holder, run.spec.labels.get(KEY, "")
         assert holder is not None
         lease = _Lease(run.user, holder, run.spec.request.gpus, key, run.id)
@@ -360,8 +361,11 @@ class Leases:
             if key:
                 self._by_key[lease.owner, key] = lease
             if run.state in WAITING:
-                self._linger(lease, REJOIN_S, "its client did not come back")
                 self._watch_when_possible(lease)
+            if run.state in WAITING or (run.attempt is not None and run.attempt.fence == epoch):
+                # Its client was never told. With a key it can come back for it; without one it can only ask anew, and
+                # must not find its own old place before it.
+                self._linger(lease, REJOIN_S if key else 0.0, "its client did not come back")
         self._catch_up(lease)
 
     def _watch_when_possible(self, lease: _Lease) -> None:
