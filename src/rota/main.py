@@ -27,7 +27,7 @@ from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.processes import LinuxProcesses, is_persons
 from rota.adapters.samples import FileSamples
 from rota.adapters.store.house import bind_house
-from rota.adapters.store.open import open_reader, open_store
+from rota.adapters.store.open import is_url, open_reader, open_store
 from rota.api.offline import OfflineTokens
 from rota.app.accounts import Accounts
 from rota.app.commands import Draft
@@ -64,6 +64,7 @@ class Rota:
 @contextmanager
 def open_rota(settings: Settings) -> Iterator[Rota]:
     """A whole server without doors: the queue, the ledger, the loop and the backends on one data directory."""
+    _must_make_sense(settings)
     with ExitStack() as stack:
         data_dir, store = _open_files(settings, stack)
         probe = _probe(settings)
@@ -186,6 +187,20 @@ def attach(data_dir: Path, run_id: str, *, tmux: bool = False, session: str = ""
         return terminal.attach(root, run.attempt.id)
     except terminal.NoTerminal as error:
         raise Conflict(f"{error}; start runs with --terminal to attach to them") from error
+
+
+def _must_make_sense(settings: Settings) -> None:
+    """What only this machine can tell of the settings. The URL is not repeated: it may hold a password."""
+    if settings.database_url and not is_url(settings.database_url):
+        raise CannotStart(
+            "--database-url (ROTA_DATABASE_URL): is no database Rota knows; use postgresql://USER@HOST/NAME, "
+            "sqlite:////absolute/path, or leave it out for SQLite in the data directory"
+        )
+    if settings.run_as and not is_persons(settings.run_as):
+        raise CannotStart(
+            f"--run-as (ROTA_RUN_AS): {settings.run_as[:50]!r} is no account on this machine, or is root's; "
+            "name an account that people without one may run as"
+        )
 
 
 def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:

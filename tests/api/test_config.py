@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rota.app.errors import CannotStart
 from rota.config import NOTICED, SOURCES, BadSetting, Settings, default_data_dir, read_settings
+from rota.main import open_rota
 
 HOME = {"HOME": "/home/ann"}
 # for every variable a value that is not the default, and what it means
@@ -133,3 +136,22 @@ def test_a_working_directory_is_there_whoever_named_it(tmp_path: Path) -> None:
         read_settings({"workdir": str(tmp_path / "no")}, HOME)
     settings, _ = read_settings({"workdir": str(tmp_path)}, {**HOME, "ROTA_WORKDIR": "/no/such/place"})
     assert settings.workdir == str(tmp_path), "what is not used need not be there"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"database_url": "bla"}, "--database-url"),
+        ({"database_url": "sqlite:///relative.db"}, "sqlite:////absolute/path"),
+        ({"database_url": "mysql://ann:canary@host/db"}, "postgresql://"),
+        ({"run_as": "nosuchaccount"}, "'nosuchaccount' is no account on this machine"),
+        ({"run_as": "root"}, "--run-as"),
+    ],
+)
+def test_what_the_machine_cannot_make_sense_of_stops_the_start(
+    tmp_path: Path, given: dict[str, str], words: str
+) -> None:
+    with pytest.raises(CannotStart, match=re.escape(words)) as refusal, open_rota(Settings(tmp_path / "data", **given)):  # type: ignore[arg-type]
+        pass
+    assert "canary" not in str(refusal.value)
+    assert list(tmp_path.iterdir()) == [], "nothing was made"

@@ -7,7 +7,7 @@ import pytest
 from rota.app.accounts import Accounts
 from rota.app.authz import Principal, Role
 from rota.app.commands import Edit, Rerun, Submit, SubmitMany
-from rota.app.errors import Forbidden
+from rota.app.errors import Forbidden, Invalid
 from tests.app.house import House
 
 ADMIN = Principal("boss", Role.ADMIN)
@@ -65,6 +65,11 @@ def test_elsewhere_there_is_one_account_for_all():
             here.choose(who, "root")
 
 
+def test_who_lets_somebody_in_is_told_that_they_could_run_nothing():
+    assert "guest cannot run anything here without an account" in of_root().warning("guest")
+    assert of_root().warning("me") == of_root("lent").warning("guest") == Accounts(own="lab").warning("guest") == ""
+
+
 # -- in the house ------------------------------------------------------------------------------------------------------
 def test_no_submit_of_a_persons_gets_the_servers_own_account(rooted):
     """Whatever a door forgets to ask: here is where a run gets its account."""
@@ -81,6 +86,13 @@ def test_no_submit_of_a_persons_gets_the_servers_own_account(rooted):
         with pytest.raises(Forbidden):
             rooted.do(SubmitMany((Submit(rooted.spec("true", account=account), held=True),)), ROBOT)
     assert rooted.do(Submit(spec, held=True), ADMIN).spec.account is None
+
+
+def test_what_somebody_may_not_do_is_said_before_what_they_lack(rooted):
+    with pytest.raises(Forbidden, match="viewer"):
+        rooted.do(Submit(rooted.spec("true")), Principal("guest", Role.VIEWER))
+    with pytest.raises(Invalid, match="priority: 4 is above what you may ask for"):
+        rooted.do(Submit(rooted.spec("true", priority=4)), Principal("bot", Role.AGENT, acts_for="guest"))
 
 
 def test_the_same_key_is_the_same_request_whatever_account_it_got(rooted):

@@ -47,16 +47,16 @@ REQUESTS: list[tuple[str, str, list[Any]]] = [
     ("cpus", "cpus", [-1, 2**63, NAN, INF, 10**400]),
     ("gpu_type", "gpu_type", [HUGE, "a\0b", HALF]),
 ]
-NEVER: list[Request] = [  # right in themselves, but more than this cluster has
-    Request(gpus=5, nodes=2),  # odd split
-    Request(gpus=3, nodes=3),
-    Request(gpus=1, nodes=2),
-    Request(gpus=1, gpu_type="A100"),
-    Request(gpus=1, gpu_memory_gb=81.0),
-    Request(gpus=1, cpus=129),
-    Request(gpus=1, memory_gb=1025.0),
-    Request(gpus=9),
-    Request(gpus=9, span=True),
+NEVER: list[tuple[Request, str, str]] = [  # right in themselves, but more than this cluster has: by which field, which
+    (Request(gpus=5, nodes=2), "gpus", "cannot be shared evenly by 2 nodes"),
+    (Request(gpus=3, nodes=3), "nodes", "3 are more than there are: 2"),
+    (Request(gpus=1, nodes=2), "gpus", "evenly"),
+    (Request(gpus=1, gpu_type="A100"), "gpu_type", "no GPU here is called 'A100'; there are: Simulated H100"),
+    (Request(gpus=1, gpu_memory_gb=81.0), "gpu_memory_gb", "the largest 80"),
+    (Request(gpus=1, cpus=100_000), "cpus", "the largest has"),
+    (Request(gpus=0, memory_gb=1e6), "memory_gb", "the largest has"),
+    (Request(gpus=9), "gpus", "at most 4 on one node"),
+    (Request(gpus=9, span=True), "gpus", "8 GPUs"),
 ]
 
 
@@ -109,10 +109,11 @@ def test_every_field_of_a_request(keeper, caplog):
 
 
 def test_what_the_cluster_can_never_give(keeper, caplog):
-    for request in NEVER:
+    for request, field, words in NEVER:
         refusal = refused(keeper, keeper.spec("true", request=request), caplog)
         assert isinstance(refusal, Invalid), request
-        assert refusal.field == "gpus", request
+        assert refusal.field == field, request
+        assert words in refusal.message
 
 
 def test_every_spec_and_request_field_is_covered_above():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import shutil
 import subprocess
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -19,9 +23,20 @@ def run_id_of(shell: Shell) -> str:
     return match[1].decode() if match else ""
 
 
-def typed(where: Path, text: bytes) -> IO[bytes]:
-    (where / "typed").write_bytes(text)
-    return (where / "typed").open("rb")
+@contextmanager
+def terminal() -> Iterator[tuple[int, int]]:
+    """Where somebody types, and what a program has for its stdin."""
+    keyboard, screen = pty.openpty()
+    try:
+        yield keyboard, screen
+    finally:
+        os.close(keyboard)
+        os.close(screen)
+
+
+def echoes(screen: int) -> bool:
+    """Until somebody has attached; what was typed before is thrown away."""
+    return bool(termios.tcgetattr(screen)[3] & termios.ECHO)
 
 
 def test_a_word_typed_into_a_run_with_a_terminal(shell: Shell, tmp_path: Path) -> None:
@@ -29,17 +44,20 @@ def test_a_word_typed_into_a_run_with_a_terminal(shell: Shell, tmp_path: Path) -
     line = f"test -t 0 && read word && echo $word > {told}"
     with shell.start("local", "--simulate", "1x1", "--terminal", "--", "sh", "-c", line) as process:
         run_id = wait_for(lambda: run_id_of(shell), "the run to be running")
-        with typed(tmp_path, b"hello\n") as stdin:
-            answer = shell.rota("attach", run_id, stdin=stdin)
+        with terminal() as (keyboard, screen), shell.start("attach", run_id, stdin=screen) as attached:
+            wait_for(lambda: not echoes(screen), "the terminal to be joined to the run's")
+            os.write(keyboard, b"hello\n")
+            answer, said = ends(attached)
         code, _ = ends(process)
-    assert answer.returncode == 0, answer
+    assert answer == 0, said
     assert (code, told.read_text()) == (0, "hello\n")
 
 
 def test_a_run_without_a_terminal_says_what_to_do(shell: Shell) -> None:
     with shell.start("local", "--simulate", "1x1", "--", "sleep", "30") as process:
         run_id = wait_for(lambda: run_id_of(shell), "the run to be running")
-        answer = shell.rota("attach", run_id)
+        with terminal() as (_, stdin):
+            answer = shell.rota("attach", run_id, stdin=stdin)
         process.terminate()
         ends(process)
     assert answer.returncode == 75
@@ -48,8 +66,11 @@ def test_a_run_without_a_terminal_says_what_to_do(shell: Shell) -> None:
 
 def test_an_unknown_run(shell: Shell) -> None:
     shell.rota("local", "--simulate", "1x1", "--", "true")
-    answer = shell.rota("attach", "000000000000")
-    assert answer.returncode == 75 and b"no run" in answer.stderr
+    with terminal() as (_, stdin):
+        answer = shell.rota("attach", "000000000000", stdin=stdin)
+        far = shell.rota("attach", "000000000000", stdin=stdin, env={**shell.env, "ROTA_URL": "http://far:10000"})
+    assert answer.returncode == 75 and b"no run" in answer.stderr and b"ROTA_URL" not in answer.stderr
+    assert far.returncode == 75 and b"attach does not use ROTA_URL: be on the machine of that server" in far.stderr
 
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux")

@@ -18,7 +18,7 @@ def test_hold_release_priority_cancel(lab: Lab) -> None:
     assert lab.json("show", run_id)["priority"] == 4
     assert lab.out("cancel", "--dry-run", run_id) == f"{run_id} could be stopped\n"
     assert lab.json("show", run_id)["status"] == "queued"
-    assert lab.out("cancel", run_id) == f"{run_id} stopping\n"
+    assert lab.out("cancel", run_id) == f"{run_id} cancelled\n"
     again = lab.rota("cancel", run_id)
     assert again.returncode == 75 and b"status: stopped" in again.stderr
 
@@ -28,7 +28,7 @@ def test_one_that_cannot_be_cancelled_does_not_keep_the_others(lab: Lab) -> None
     done = lab.rota("cancel", "000000000000", "111111111111", run_id)
     assert done.returncode == 75
     assert done.stderr.count(b"Run not found") == 2
-    assert done.stdout.decode() == f"{run_id} stopping\n"
+    assert done.stdout.decode() == f"{run_id} cancelled\n"
 
 
 def test_a_sweep_over_a_grid(lab: Lab) -> None:

@@ -88,7 +88,7 @@ def test_many_submits_at_once_are_many_runs(lab: Lab) -> None:
 
 def test_ctrl_c_takes_a_waiting_run_out_of_the_queue(lab: Lab) -> None:
     lab.submit("-G", "8", "--", "sleep", "1000")
-    with lab.popen("submit", "-G", "8", "--wait", "--", "true") as process:
+    with lab.popen("submit", "-G", "4", "--wait", "--", "true") as process:
         assert process.stderr is not None
         run_id = process.stderr.readline().decode().split()[-1]
         assert b"queued: position 1" in process.stderr.readline()
@@ -134,7 +134,7 @@ def test_the_reader_of_a_followed_run_may_leave(lab: Lab) -> None:
 def test_on_a_terminal_the_progress_line_rewrites_itself(lab: Lab) -> None:
     lab.submit("-G", "8", "-t", "100", "--", "sleep", "1000")
     leader, follower = pty.openpty()
-    with lab.popen("submit", "-G", "8", "--wait", "--", "true", stderr=follower) as process:
+    with lab.popen("submit", "-G", "4", "--wait", "--", "true", stderr=follower) as process:
         os.close(follower)
         seen = b""
         while b"\r" not in seen.replace(b"\r\n", b"") or b"position 1" not in seen:

@@ -56,12 +56,15 @@ def test_a_submit_says_what_is_wanted_and_gets_a_run(how):
     assert asked.headers["x-auth-token"] == "secret"
     assert asked.headers["host"] == server.url.removeprefix("http://")
     assert len(asked.headers["idempotency-key"]) == 32
-    assert asked.json == {
+    sent = asked.json
+    assert sent.pop("env")["PATH"] == os.environ["PATH"]
+    assert sent == {
         "auto_start": True,
         "argv": ["python", "train.py"],
         "name": "train",
         "gpu_count": 2,
         "priority": 3,
+        "workdir": os.getcwd(),
     }
     assert (run.id, run.gpu_count, run.waiting) == ("0123456789ab", 2, True)
     assert run.extra == {"from_the_future": [1]}, "an older client keeps what a newer server says"

@@ -113,11 +113,13 @@ def test_patience_has_an_end(how):
 
 
 def test_waiting_outlives_a_server_that_restarts():
-    states = iter(["queued", DROP, DROP, "running", "finished"])
+    states = iter(["queued", DROP, DROP, "running", "completed"])
 
     def reply(asked: Asked) -> bytes | None:
+        if asked.target.startswith("/runs/"):
+            return ok({"id": "0123456789ab", "status": "finished", "exit_code": 0})
         state = next(states)
-        return DROP if state is None else ok({"id": "0123456789ab", "status": state, "exit_code": 0})
+        return DROP if state is None else ok({"id": "0123456789ab", "state": state})
 
     with stub(reply) as server, Client(server.url, tries=1) as client:
         run = client.wait("0123456789ab")
@@ -126,7 +128,7 @@ def test_waiting_outlives_a_server_that_restarts():
 
 def test_waiting_has_a_limit_of_its_own():
     with (
-        stub(lambda asked: ok({"id": "0123456789ab", "status": "running"})) as server,
+        stub(lambda asked: ok({"id": "0123456789ab", "state": "running"})) as server,
         Client(server.url) as client,
         pytest.raises(TimeoutError, match="it goes on"),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import subprocess
 import time
@@ -494,3 +495,19 @@ def test_a_polite_stop_does_not_wait_for_those_who_wait(desk: Desk) -> None:
     assert time.monotonic() - begun < 30
     assert waiter.poll() in (None, 75), "it was told, or waits for the next server"
     desk.server.start()
+
+
+def test_of_a_lease_is_said_what_is_known(server: Server, tmp_path: Path) -> None:
+    process = subprocess.Popen(["sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE, cwd=tmp_path)
+    run_id = server.post("/acquire", {"pid": process.pid, "num_gpus": 1}).ok()["job_id"]
+    process.communicate(b"on\n", PATIENCE_S)
+    until(lambda: server.get(f"/runs/{run_id}").ok()["status"] == "finished", "it is given back")
+    run = server.get(f"/runs/{run_id}").ok()
+    assert (run["exit_code"], run["error"]) == (None, "released: how its process ended is not known to Rota")
+    log = server.get(f"/runs/{run_id}/logs").ok()
+    assert (log["content"], log["note"]) == ("", "its output went to its own terminal")
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    assert run["workdir"] == (str(tmp_path) if run["user"] == me else "/"), "of one's own process"
+    mine = server.post("/acquire", {"pid": os.getpid(), "num_gpus": 1}, lease=True).ok()["job_id"]
+    assert server.get(f"/runs/{mine}").ok()["workdir"] == os.getcwd()
+    server.post("/release", {"job_id": mine}, lease=True).ok()

@@ -201,3 +201,17 @@ def test_links_are_found_and_no_log_makes_the_search_long() -> None:
     assert wandb_dir("Run data is saved locally in /data/x", "/w") == "/data/x"
     assert Place.read("2.17") == Place(2, 17)
     assert Place.read("2") is Place.read("-1.5") is Place.read(None) is None
+
+
+def test_a_stop_does_not_wait_for_who_follows_a_log(server: Server) -> None:
+    run_id = server.post("/runs", {"name": "a", "command": "echo on; sleep 1000", "auto_start": True}).ok()["id"]
+    follower = Follower(server, f"/runs/{run_id}/logs/stream")
+    messages = follower.messages()
+    while "on" not in next(messages).get("content", ""):
+        pass
+    assert server.stop() == 0
+    assert "done" not in [message["type"] for message in messages], "it may come back to the next server"
+    follower.leave()
+    assert "Traceback" not in server.said()
+    server.start()
+    server.post(f"/runs/{run_id}/stop").ok()

@@ -62,10 +62,10 @@ class LinuxProcesses:
         if start is None or facts is None or facts.get("Tgid") != str(pid):
             return None
         uid = int(facts["Uid"].split()[0])
-        command = _command(pid) or (facts.get("Name") or f"pid {pid}",)
+        command, where = _command(pid) or (facts.get("Name") or f"pid {pid}",), _directory(pid)
         if procs.start_time(pid) != start:  # it ended meanwhile: what was read may be another's
             return None
-        return Seen(Holder(pid, start, self._boot_id, uid), uid, _account(uid), command)
+        return Seen(Holder(pid, start, self._boot_id, uid), uid, _account(uid), command, where)
 
     def attempt_of(self, pid: int) -> str | None:
         return inside.attempt_of(pid)
@@ -176,6 +176,14 @@ def _command(pid: int) -> tuple[str, ...]:
         return ()
     words = tuple(word.decode(errors="replace") for word in raw.rstrip(b"\0").split(b"\0"))
     return words if words[0] else ()
+
+
+def _directory(pid: int) -> str:
+    try:
+        where = os.readlink(f"/proc/{pid}/cwd".encode()).decode(errors="replace")
+    except OSError:  # not ours to read, or it is gone
+        return "/"
+    return where if where.startswith("/") and len(where) < MAX_COMMAND_BYTES else "/"  # or one beyond our own root
 
 
 @lru_cache(maxsize=1024)  # asking may mean asking a directory server far away

@@ -179,6 +179,7 @@ def submit_of(
         max_waiting,
         records=records,
         blind=private and who.role is not Role.ADMIN,
+        checked=True,
     )
 
 

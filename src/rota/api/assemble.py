@@ -157,7 +157,8 @@ def _lines(house: House, sockets: Sockets, friendly: bool) -> Iterator[str]:
         yield f"  admin token {house.settings.data_dir / ADMIN_TOKEN}   (for X-Auth-Token)"
         yield f"  reference   {url}/docs"
         yield "Try, in another terminal:"
-        yield f"  {_command(house)} submit --follow -G {min(gpus, 2)} -- sh -c 'echo my GPUs are $CUDA_VISIBLE_DEVICES'"
+        hello = "sh -c 'echo my GPUs are $CUDA_VISIBLE_DEVICES'"
+        yield f"  {_command(house, sockets)} submit --follow -G {min(gpus, 2)} -- {hello}"
         yield "Ctrl-C stops the server; running jobs run on."
     elif not house.gate.closed:
         yield "  OPEN        no token is set: whoever can connect to this port may run commands as this account."
@@ -168,12 +169,17 @@ def _lines(house: House, sockets: Sockets, friendly: bool) -> Iterator[str]:
             )
 
 
-def _command(house: House) -> str:
+def _command(house: House, sockets: Sockets) -> str:
+    """`rota`, as it reaches this server from another terminal."""
     rota = sys.argv[0] if sys.argv[0].endswith("rota") else "rota"
     shown = os.path.relpath(rota) if os.path.isabs(rota) and os.path.relpath(rota)[:2] != ".." else rota
+    where = house.settings.data_dir.absolute()
+    if sockets.unix is None:
+        token = f'"$(cat {shlex.quote(str(where / ADMIN_TOKEN))})"'
+        return f"ROTA_URL={shlex.quote(url_of(house, sockets))} ROTA_TOKEN={token} {shlex.quote(shown)}"
     if house.settings.data_dir == default_data_dir():
         return shlex.quote(shown)
-    return f"ROTA_URL=unix://{house.settings.data_dir.absolute() / 'rota.sock'} {shlex.quote(shown)}"
+    return f"ROTA_URL={shlex.quote(f'unix://{where}/rota.sock')} {shlex.quote(shown)}"
 
 
 def _others() -> bool:

@@ -17,6 +17,7 @@ class Bell:
     def __init__(self, service: Service) -> None:
         self._watching: dict[str, set[asyncio.Event]] = {}
         self._count = 0
+        self.closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         service.subscribe(self._hear)
 
@@ -37,6 +38,11 @@ class Bell:
             others.discard(bell)
             if not others:
                 del self._watching[run_id]
+
+    def close(self) -> None:
+        """The server stops: who follows a log is sent away, and comes back to the next server where it was."""
+        self.closed = True
+        self._ring(set(self._watching))
 
     @property
     def full(self) -> bool:

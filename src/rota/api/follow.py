@@ -56,7 +56,7 @@ async def follow(run_id: str, source: Source, bell: Bell, since: Place | None = 
     with bell.watch(run_id) as rung:
         reader = _Reader(source, since)
         kind, beat = "initial", time.monotonic()
-        while True:
+        while not bell.closed:  # without a word of an end: whoever follows comes back to the next server
             rung.clear()
             run, text = await asyncio.get_running_loop().run_in_executor(READERS, reader.look)
             if text or kind == "initial":

@@ -120,6 +120,7 @@ async def _serve(house: House, sockets: Sockets, ready: Callable[[], None], brok
     def stop() -> None:
         house.leases.close()  # whoever waits is told to ask the next server, instead of holding this one up
         house.hub.close()
+        house.bell.close()
         for server in servers:
             server.force_exit = server.should_exit  # asked twice: at once
             server.should_exit = True

@@ -39,6 +39,12 @@ class Accounts:
             raise Forbidden(f"account: {who.name} may run as {may[0]}, not as {asked[:50]!r}; ask an admin", "account")
         return asked or may[0]
 
+    def warning(self, owner: str) -> str:
+        """For whoever lets somebody in; "" where there is nothing to say."""
+        if not self.root or self._found(owner):
+            return ""
+        return f"{owner} cannot run anything here without an account on this machine, or a server with --run-as ACCOUNT"
+
     def must_be_own(self, who: Principal, run: Run) -> None:
         """Before the command of a run is changed or repeated: one that an admin made for somebody may have the server's
         own account, and a new command must not get it."""
@@ -47,13 +53,16 @@ class Accounts:
 
     def _of(self, who: Principal) -> list[str]:
         """Those a person may run as, the first where nothing is said; never none."""
-        found = [name for name in (who.owner, self.run_as) if name and self.is_persons(name)]
+        found = self._found(who.owner)
         if not found:
             raise Forbidden(
                 f"{who.owner} has no account on this machine to run as; make one, "
                 "or let the server be started with --run-as ACCOUNT"
             )
         return found
+
+    def _found(self, owner: str) -> list[str]:
+        return [name for name in (owner, self.run_as) if name and self.is_persons(name)]
 
 
 ONE_FOR_ALL = Accounts()  # of a server that is not root

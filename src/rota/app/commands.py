@@ -28,6 +28,7 @@ class Submit:
     max_waiting: int = 0  # refused as Full when so many are queued already; 0 = only the policy's own bound
     records: tuple[Draft, ...] = ()  # written with it; an empty id or parent becomes the run's id
     blind: bool = False  # other people's runs are hidden from this one: they cannot be depended on
+    checked: bool = False  # a door has seen to it that every field is of its type
 
 
 @dataclass(frozen=True, slots=True)

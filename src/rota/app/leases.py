@@ -182,15 +182,15 @@ class Leases:
     def _spec(  # noqa: PLR0917 - what was asked for, in the order in which it was
         self, who: Principal, seen: Seen, gpus: int, key: str, name: str, argv: Sequence[str]
     ) -> Spec:
-        words = tuple(argv) or seen.command
+        words, own = tuple(argv) or seen.command, self._may_end(who.owner, seen)
         return Spec(
             name=name or made_visible(words[0].rpartition("/")[2][:100]) or "lease",
             argv=words,
-            workdir="/",
+            workdir=seen.workdir if own else "/",  # where somebody else's process is, is not to be found out here
             request=Request(gpus=gpus, span=True),
             max_retries=0,
             labels={KEY: key} if key else {},
-            holder=seen.holder if self._may_end(who.owner, seen) else replace(seen.holder, uid=NOT_TO_END),
+            holder=seen.holder if own else replace(seen.holder, uid=NOT_TO_END),
         )
 
     def _may_end(self, owner: str, seen: Seen) -> bool:

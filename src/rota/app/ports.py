@@ -147,6 +147,7 @@ class Seen:
     uid: int
     user: str  # the account's name, or uid<N>
     command: tuple[str, ...]  # its argv, as far as it may be read
+    workdir: str = "/"  # its own, where that may be read
 
 
 class Processes(Protocol):

@@ -8,14 +8,17 @@ from typing import Any
 
 from rota.app.desk import Desk
 from rota.app.errors import Invalid
+from rota.core.board import Layout
 from rota.core.conform import misfit
 from rota.core.explain import describe
 from rota.core.place import could_ever_fit
+from rota.core.resources import Request
 from rota.core.run import Spec
 
 MAX_ARGV_BYTES = 128 * 1024  # one argument of execve may not be longer on Linux
 MAX_ENV_BYTES = 256 * 1024
 MAX_LABELS = 64
+MAX_TYPES = 10  # of GPUs, named in a refusal
 MAX_NAME = 500  # characters; of a name, a person, a key, a GPU type
 MAX_PATH = 4096  # bytes, Linux's PATH_MAX
 MAX_PID = 1 << 22  # Linux's PID_MAX_LIMIT
@@ -74,6 +77,22 @@ def problems(desk: Desk, spec: Spec, highest_priority: int) -> Iterator[tuple[st
 
 
 def text_problems(spec: Spec) -> Iterator[tuple[str, str]]:
+    if not _is_plain(spec):
+        yield from _text_problems(spec)
+
+
+def _is_plain(spec: Spec) -> bool:
+    """A short command in plain letters, as most are: at one glance nothing below can be wrong with it."""
+    if not spec.argv or not spec.argv[0] or not spec.name or spec.workdir[:1] != "/" or spec.account == "":
+        return False
+    if spec.env or spec.holder or len(spec.labels) > MAX_LABELS:
+        return False
+    words = (*spec.argv, spec.workdir, spec.name, spec.account or "", spec.request.gpu_type, spec.group)
+    text = "".join((*words, *spec.labels, *spec.labels.values()))
+    return len(text) <= MAX_NAME and text.isascii() and text.isprintable()
+
+
+def _text_problems(spec: Spec) -> Iterator[tuple[str, str]]:
     if not spec.argv or not spec.argv[0]:
         yield "command", "is empty; give what to run"
     if sum(_size(part) for part in spec.argv) > MAX_ARGV_BYTES:
@@ -170,8 +189,27 @@ def _request_problems(desk: Desk, spec: Spec) -> Iterator[tuple[str, str]]:
         if not 0 <= value <= MAX_AMOUNT:
             yield field, f"{value} is negative, absurdly large or not a number"
             return
-    if not could_ever_fit(desk.state.board.layout, request):
-        layout = desk.state.board.layout
+    layout = desk.state.board.layout
+    if not could_ever_fit(layout, request):
+        yield from _too_much(layout, request)
         total = sum(len(node.gpus) for node in layout.nodes)
         have = f"{len(layout.nodes)} nodes, {total} GPUs, at most {layout.max_gpus} on one node"
         yield "gpus", f"this cluster can never give {describe(request)}; it has {have}"
+
+
+def _too_much(layout: Layout, request: Request) -> Iterator[tuple[str, str]]:
+    """What no node has, whatever else was asked for, by its own name and with what there is."""
+    gpus = [gpu for node in layout.nodes for gpu in node.gpus]
+    alike = [gpu for gpu in gpus if request.gpu_type.lower() in gpu.type.lower()]
+    if request.gpus and gpus and not alike:
+        there = ", ".join(sorted({gpu.type for gpu in gpus})[:MAX_TYPES])
+        yield "gpu_type", f"no GPU here is called {request.gpu_type[:100]!r}; there are: {there}"
+    largest = max((gpu.memory_gb for gpu in alike), default=0.0)
+    if request.gpus and alike and request.gpu_memory_gb > largest:
+        yield "gpu_memory_gb", f"{request.gpu_memory_gb:g} GB are more than any GPU here has; the largest {largest:g}"
+    for field, unit in (("cpus", " CPUs"), ("memory_gb", " GB")):
+        asked, most = getattr(request, field), max((getattr(node, field) for node in layout.nodes), default=0)
+        if asked > most:
+            yield field, f"{asked:g}{unit} on a node are more than any here has; the largest has {most:g}"
+    if request.nodes > len(layout.nodes):
+        yield "nodes", f"{request.nodes} are more than there are: {len(layout.nodes)}"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from rota.app import commands as c
 from rota.app import control, edit, endlease, operate, records, report, submit, sweeps
+from rota.app.accounts import Accounts
 from rota.app.authz import Principal
 from rota.app.desk import Desk
 from rota.app.errors import NotFound, Unavailable
@@ -158,6 +159,11 @@ class Service:
         if number == 0:
             return LogChunk(b"", 0, 0)
         return self._loop.backend.read_log(attempt_id(run_id, number), offset, limit)
+
+    @property
+    def accounts(self) -> Accounts:
+        """Who runs as whom here."""
+        return self._loop.site.accounts
 
     def trouble(self) -> str:
         """Why nothing can be taken in just now; "" = all is well."""

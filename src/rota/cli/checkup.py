@@ -9,14 +9,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rota.cli.render import plain
+
+if TYPE_CHECKING:
+    from rota.client.errors import Unauthorised
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SAFE_SQLITE = (3, 51, 3)
 LITTLE_BYTES = 2 << 30
 SKEW_S = 5.0
+TOKEN = "token"  # noqa: S105 - the name of a row
 
 
 class Finding:
@@ -34,8 +38,10 @@ def findings(server: str, data_dir: Path) -> Iterator[Finding]:
     yield _sqlite()
     yield _directory(data_dir)
     yield _space(data_dir)
-    yield _token()
-    yield from _server(server)
+    heard = list(_server(server))
+    if not any(one.about == TOKEN for one in heard):  # else the server had something to say about it
+        yield _token()
+    yield from heard
     yield _cgroup()
 
 
@@ -95,8 +101,8 @@ def _token() -> Finding:
     try:
         token, where = find_token()
     except RotaError as error:
-        return Finding("token", FAIL, str(error), "rota login")
-    return Finding("token", OK, f"from {where}" if token else "none; a server that has tokens asks for one")
+        return Finding(TOKEN, FAIL, str(error), "rota login")
+    return Finding(TOKEN, OK, f"from {where}" if token else "none; a server that has tokens asks for one")
 
 
 def _server(server: str) -> Iterator[Finding]:
@@ -115,7 +121,7 @@ def _server(server: str) -> Iterator[Finding]:
             yield _clock(headers.get("date", ""))
             yield from _asked(lambda: _gpus(client.nodes()), "GPUs")
     except Unauthorised as error:
-        yield Finding("server", FAIL, str(error), "rota login, or set ROTA_TOKEN")
+        yield _unauthorised(error, "server")
     except Unreachable as error:
         yield Finding("server", FAIL, str(error), f"rota up, or set ROTA_URL (now {server or find_url()[0]})")
     except RotaError as error:
@@ -143,7 +149,18 @@ def _asked(check: Callable[[], Finding], about: str) -> Iterator[Finding]:
     try:
         yield check()
     except Unauthorised as error:
-        yield Finding(about, FAIL, str(error), "rota login, or set ROTA_TOKEN")
+        yield _unauthorised(error, about)
+
+
+def _unauthorised(error: Unauthorised, about: str) -> Finding:
+    from rota.cli.connect import token_at_fault
+
+    where = token_at_fault(error)
+    if where:
+        return Finding(
+            TOKEN, FAIL, f"the one from {where} is not valid or has expired", "ask for a new one; rota login"
+        )
+    return Finding(about, FAIL, str(error), "rota login, or set ROTA_TOKEN")
 
 
 def _clock(date: str) -> Finding:

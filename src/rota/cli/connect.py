@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rota.client.sync import Client
 
 FULL_ID = 12
+ADDRESS = "rota.address"  # in the context: whom a command talked to, for the words of an error
 MOST_LOOKED_AT = 5000  # runs, when an id is given by its beginning
 
 server_option = click.option(
@@ -24,21 +25,25 @@ server_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout.")
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
     from rota.cli.complete import run_ids
 
     return run_ids(incomplete)
 
 
-run_argument = click.argument("run_id", shell_complete=_complete)
-runs_argument = click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...", shell_complete=_complete)
+run_argument = click.argument("run_id", shell_complete=complete)
+runs_argument = click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...", shell_complete=complete)
 dry_option = click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")
 
 
 def connect(server: str = "", **options: Any) -> Client:
     from rota.client.sync import Client
 
-    return Client.from_env(server, **options)
+    client = Client.from_env(server, **options)
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.find_root().meta[ADDRESS] = client.url
+    return client
 
 
 def say(text: str) -> None:
@@ -57,12 +62,13 @@ def fail(error: RotaError) -> int:
     """Say what went wrong and what to do next, in one line; the exit code."""
     from rota.cli.render import plain
 
-    say(plain(f"{error}{_next_step(error)}"))
+    text = f"{_address()} is no Rota server: {error}" if _stranger(error) else str(error)
+    say(plain(f"{text}{_next_step(error)}"))
     return exit_code(error)
 
 
 def exit_code(error: RotaError) -> int:
-    if isinstance(error, Unreachable | BadAnswer):
+    if isinstance(error, Unreachable | BadAnswer) or _stranger(error):
         return UNREACHABLE
     if isinstance(error, Unauthorised):
         return NOT_AUTHORISED
@@ -72,13 +78,47 @@ def exit_code(error: RotaError) -> int:
 
 
 def _next_step(error: RotaError) -> str:
+    if _stranger(error):
+        return "; check ROTA_URL or --server: host, port, http or https; `rota doctor` looks closer"
+    if isinstance(error, Unreachable) and not error.sent and "ssl" in str(error).lower():
+        return "; is it http:// and not https://? Check ROTA_URL or --server"
     if isinstance(error, Unreachable) and not error.sent:
         return "; start one with `rota up`, or name one with ROTA_URL; `rota doctor` looks closer"
     if isinstance(error, Unauthorised) and error.status == 401:
+        where = token_at_fault(error)
+        if where:
+            return f"; the token from {where} is not valid or has expired: ask for a new one, then `rota login`"
         return "; log in with `rota login`, or set ROTA_TOKEN"
     if isinstance(error, NotFound) and "un not found" in error.detail:
-        return "; see `rota queue` and `rota history`"
+        return "; see `rota queue` and `rota history`; a sweep's id goes with `rota show` and `rota cancel`"
     return ""
+
+
+def token_at_fault(error: RotaError) -> str:
+    """Where the token came from that the server did not take; "" where none was shown, or that was not the trouble."""
+    from rota.client.address import find_token
+
+    if not isinstance(error, Unauthorised) or error.status != 401:
+        return ""
+    try:
+        token, where = find_token()
+    except RotaError:
+        return ""
+    return where if token else ""
+
+
+def _stranger(error: RotaError) -> bool:
+    """Whether whoever answered is no Rota server: Rota says why it refuses, and under names of its own."""
+    if isinstance(error, BadAnswer):
+        return True
+    if not isinstance(error, Refused) or error.status in (429, 503):
+        return False
+    return error.detail == f"the server answered {error.status}" or (error.status, error.detail) == (404, "not found")
+
+
+def _address() -> str:
+    context = click.get_current_context(silent=True)
+    return str(context.find_root().meta.get(ADDRESS, "this")) if context is not None else "this"
 
 
 def full_id(client: Client, text: str) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import Any
 
-import click
+try:
+    import importlib
+    from typing import Any
 
-from rota import __version__
-from rota.cli import streams
-from rota.client.errors import RotaError
+    import click
+
+    from rota import __version__
+    from rota.cli import streams
+    from rota.client.errors import RotaError
+except KeyboardInterrupt:  # Ctrl-C before there was anything to interrupt
+    sys.exit(130)
 
 # section -> name -> (module under rota.cli.commands, one line for the list)
 SECTIONS = {
@@ -70,6 +74,17 @@ class _Lazy(click.Group):
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = [f"`rota {name}`" for name in get_close_matches(args[0], COMMANDS, 3)]
+            hint = f"did you mean {' or '.join(near)}?" if near else "`rota --help` lists them."
+            raise click.UsageError(f"No such command {args[0][:50]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, rows in SECTIONS.items():

@@ -57,6 +57,11 @@ def gpus(names: tuple[str, ...] | list[str]) -> str:
     return plain(" ".join(f"{node}:{','.join(numbers)}" for node, numbers in by_node.items())) or "-"
 
 
+def state(word: str) -> str:
+    """A run's state as people read it: what is `ready` on the wire waits for its release, and is held."""
+    return "held" if word == "ready" else plain(word)
+
+
 PRIORITIES = {1: "low", 2: "normal", 3: "high", 4: "critical"}
 
 

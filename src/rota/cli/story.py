@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rota.cli.follow import gpu_hours
-from rota.cli.render import clock, gpus, in_time, plain, priority, span
+from rota.cli.render import clock, gpus, in_time, plain, priority, span, state
+from rota.cli.slurm.told import told
 from rota.cli.table import facts, table
 
 if TYPE_CHECKING:
     from rota.client.model.run import Run
 
 
-def story(run: Run, workspace: Mapping[str, Any] | None) -> str:
-    parts = [facts(_facts(run))]
+def story(run: Run, workspace: Mapping[str, Any] | None, *, full: bool = False) -> str:
+    parts = [facts(_facts(run, full))]
     if run.reasons:
         parts.append("why it waits\n" + "\n".join(f"  {plain(reason.text)}" for reason in run.reasons))
     if run.attempts:
@@ -43,17 +44,17 @@ def efficiency(run: Run) -> str:
     return ", ".join(words)
 
 
-def _facts(run: Run) -> list[tuple[str, object]]:
+def _facts(run: Run, full: bool) -> list[tuple[str, object]]:
     raw = run.raw
     waiting = run.waiting
     needs = raw.get("depends_on")
     return [
         ("run", run.id),
         ("name", run.name),
-        ("state", run.status + (f": {run.error}" if run.error else "")),
+        ("state", state(run.status) + (f": {run.error}" if run.error else "")),
         ("exit code", run.exit_code),
         ("user", run.user),
-        ("command", run.command),
+        ("command", run.command if full else told(run)),
         ("directory", run.workdir),
         ("GPUs", f"{run.gpu_count}" + (f" on {gpus(run.gpus)}" if run.gpus else "") + _simulated(run)),
         ("priority", priority(run.priority)),
@@ -102,18 +103,31 @@ def _first(run: Run) -> int:
 
 def _code(workspace: Mapping[str, Any]) -> list[tuple[str, object]]:
     diff = str(workspace.get("diff") or "")
-    lines = diff.count("\n")
+    lines = changed_lines(diff)
     cut = ", cut off" if workspace.get("diff_truncated") else ""
-    state = f"{lines} lines not committed{cut}: rota show --diff {workspace.get('run_id', '')}"
+    changes = f"{lines} line{'s'[: lines != 1]} not committed{cut}: rota show --diff {workspace.get('run_id', '')}"
     names = workspace.get("env_names")
     return [
         ("checkout", workspace.get("root")),
         ("commit", workspace.get("commit")),
         ("branch", workspace.get("branch")),
         ("remote", workspace.get("remote")),
-        ("changes", state if workspace.get("dirty") else "none"),
+        ("changes", changes if workspace.get("dirty") else "none"),
         ("variables", " ".join(map(str, names)) if isinstance(names, list) else ""),
     ]
+
+
+def changed_lines(diff: str) -> int:
+    """Lines that a patch adds or takes away, without its heads."""
+    count, inside = 0, False
+    for line in diff.split("\n"):
+        if line.startswith("@@"):
+            inside = True
+        elif line.startswith("diff --git "):
+            inside = False
+        elif inside and line.startswith(("+", "-")):
+            count += 1
+    return count
 
 
 def _link(link: object) -> str:

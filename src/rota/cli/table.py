@@ -20,6 +20,7 @@ COLOURS = {
     "launching": "cyan",
     "queued": "yellow",
     "ready": "yellow",
+    "held": "yellow",
     "warn": "yellow",
     "failed": "red",
     "error": "red",
@@ -40,10 +41,14 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]], right: Sequenc
 
 
 def facts(pairs: Sequence[tuple[str, object]]) -> str:
-    """One fact a line; what is empty is left out."""
-    shown = [(name, plain(value)) for name, value in pairs if value not in (None, "", "-")]
+    """One fact a line, or its own lines one below the other; what is empty is left out."""
+    shown = [(name, str(value).rstrip("\n").split("\n")) for name, value in pairs if value not in (None, "", "-")]
     size = max((len(name) for name, _ in shown), default=0)
-    return "\n".join(f"{name:{size}}  {value}" for name, value in shown)
+    made = []
+    for name, lines in shown:
+        made += [f"{name:{size}}  {plain(lines[0])}"]
+        made += [f"{'':{size}}  {plain(line)}".rstrip() for line in lines[1:]]  # indented: no line passes for a fact
+    return "\n".join(made)
 
 
 def colours() -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rota.client.environment import exported
 from rota.client.exchange import Call, new_key
+from rota.client.known import OF_A_RERUN, OF_A_RUN, OF_A_SWEEP, must_be_known
 from rota.client.wire import quote
 
 if TYPE_CHECKING:
@@ -23,20 +26,28 @@ def submit(
     name: str = "",
     workdir: str | None = None,
     gpus: int | None = None,
+    env: Mapping[str, str] | None = None,
+    inherit: bool = True,
     held: bool = False,
     dry_run: bool = False,
     idempotency_key: str = "",
     **more: Any,
 ) -> Call[Run]:
-    """A command to be run: a shell line, or a list of words that no shell looks at. `more` are further fields of
-    POST /runs, such as env, priority, time_limit_seconds, depends_on, tags, workspace."""
+    """A command to be run: a shell line, or a list of words that no shell looks at.
+
+    It runs where you are: in this process's directory (`workdir=""`: the server's own) and with its environment, less
+    tokens and what names the job around it. `env` adds to that or changes it; with `inherit=False` it is all there is.
+    `more` are further fields of POST /runs, such as priority, time_limit_seconds, depends_on, tags, workspace."""
+    must_be_known("submit", more, OF_A_RUN, ("gpus", "held", "dry_run", "env", "inherit", "workdir", "name"))
     line = command if isinstance(command, str) else None
     body: dict[str, Any] = {"auto_start": not held}
     body |= {"command": line} if line is not None else {"argv": list(command)}
     words = (line.split() if line is not None else list(command)) or [""]
     body["name"] = name or words[0].rpartition("/")[2][:200] or "run"
-    body |= {"workdir": workdir} if workdir is not None else {}
+    body |= {} if workdir == "" else {"workdir": os.getcwd() if workdir is None else os.path.abspath(workdir)}
     body |= {"gpu_count": gpus} if gpus is not None else {}
+    pairs = [f"{variable}={value}" for variable, value in (env or {}).items()]
+    body["env"] = exported("ALL", os.environ, pairs) if inherit else dict(env or {})
     body |= {field: value for field, value in more.items() if value is not None}
     return Call("POST", "/runs", _run, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
 
@@ -99,7 +110,8 @@ def rerun(
     idempotency_key: str = "",
     **more: Any,
 ) -> Call[Run]:
-    """The same once more, as a new run."""
+    """The same once more, as a new run, where the first one ran."""
+    must_be_known("rerun", more, OF_A_RERUN, ("command", "argv", "workdir", "held", "dry_run"))
     body: dict[str, Any] = {"auto_start": not held, "command": command, "workdir": workdir, **more}
     body["argv"] = None if argv is None else list(argv)
     body = {name: value for name, value in body.items() if value is not None}
@@ -139,6 +151,8 @@ def create_sweep(
     idempotency_key: str = "",
     **more: Any,
 ) -> Call[Sweep]:
+    """A run for each combination of the parameters. `more` are further fields of POST /sweeps and of a run."""
+    must_be_known("create_sweep", more, OF_A_SWEEP, ("max_runs", "auto_start", "workdir", "dry_run"))
     body: dict[str, Any] = {
         "name": name,
         "base_command": base_command,

@@ -18,6 +18,11 @@ POSTGRES = ("postgresql+psycopg://", "postgresql://", "postgres://")
 SQLITE = "sqlite:///"
 
 
+def is_url(text: str) -> bool:
+    """Whether it names a database rather than a file by some word: a slip must not make a new one."""
+    return text.startswith((*POSTGRES, f"{SQLITE}/"))
+
+
 def open_store(where: str | os.PathLike[str]) -> SqlStore:
     """`where` is the path of a SQLite file (or sqlite:///path), or the URL of a PostgreSQL database."""
     name = os.fspath(where)

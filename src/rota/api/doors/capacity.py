@@ -23,7 +23,10 @@ class Capacity(BaseModel):
     g: int = Field(description="How many runs can make use of this cluster at a time.")
     r: int = Field(description="Runs that are running or being launched.")
     q: int = Field(description="Runs that are ready or queued.")
-    max_new_runs: int
+    max_new_runs: int = Field(
+        description="How many of those that are ready or queued already could start now; 0 where none waits, however "
+        "many GPUs are free (`free_gpus`)."
+    )
     formula: str
     cluster_type: str
     gpu_count: int | None
@@ -42,6 +45,8 @@ def places(cluster_type: str, gpu_count: int | None) -> int:
 
 @router.get("/capacity", summary="How many more runs make sense now", responses={200: {"model": Capacity}, **faults()})
 def capacity(house: HouseDep, who: Caller, request: Request) -> Json:
+    """`max_new_runs` counts runs that are ready or queued already: it says how many of them to let go now, not how many
+    could be added. For that see `free_gpus`; what is submitted beyond it waits."""
     cluster = survey_of(request).cluster(house, house.service.record(KIND, MANUAL))
     count, view = house.service.tally().counts, house.service.view()
     ready, queued = count.get(RunState.HELD, 0), count.get(RunState.QUEUED, 0)

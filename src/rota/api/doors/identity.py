@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from dataclasses import replace
@@ -19,7 +20,7 @@ from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.faults import faults
 from rota.api.gate import COOKIE, SESSION_LIVES_S, Known, Turned
 from rota.api.house import House
-from rota.app.authz import Act, authorise
+from rota.app.authz import Act, Role, authorise
 from rota.app.commands import PutRecord
 from rota.app.errors import NotFound
 
@@ -55,6 +56,7 @@ class TokenShown(BaseModel):
 
 class TokenMade(TokenShown):
     token: str = Field(description="Shown this once; only its hash is kept.")
+    warning: str | None = Field(None, description="What stands in the way of its use; there where something does.")
 
 
 class Link(BaseModel):
@@ -88,11 +90,12 @@ async def make_token(house: HouseDep, who: Caller, body: NewToken, dry_run: DryR
         body.user, body.role, time.time(), expires_s=body.expires_seconds, acts_for=body.acts_for, note=body.note
     )
     tokens.must_be_told_apart(token, house.gate.all_tokens())
+    warning = await asyncio.to_thread(_warning, house, token)
     await act(house, who, PutRecord(token.draft(), fresh=True), dry_run)
     if dry_run:
-        return Json({**token.public(), "token": "", "dry_run": True})
+        return Json({**token.public(), "token": "", **warning, "dry_run": True})
     house.gate.learn(token)
-    return Json({**token.public(), "token": secret})
+    return Json({**token.public(), "token": secret, **warning})
 
 
 @router.delete("/tokens/{token_id}", summary="Revoke a token", responses={200: {"model": TokenShown}, **faults(404)})
@@ -152,6 +155,13 @@ async def logout() -> Json:
     answer = Json({"message": "Logged out"})
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return answer
+
+
+def _warning(house: House, token: tokens.Token) -> dict[str, str]:
+    """An admin runs as the server itself, and a viewer runs nothing. May ask a directory server far away."""
+    runs = token.role in (Role.USER, Role.AGENT)
+    text = house.service.accounts.warning(token.acts_for or token.user) if runs else ""
+    return {"warning": text} if text else {}
 
 
 def _turned(away: Turned) -> Response:

@@ -8,7 +8,7 @@ from pathlib import Path as Directory
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from rota.api.answers import Json
@@ -29,6 +29,7 @@ from rota.core.run import ENDED, Run
 router = APIRouter(tags=["logs"])
 CAP = 102_400
 MOST_FILES = 1000
+ELSEWHERE = "its output went to its own terminal"
 RunId = Annotated[str, Path(max_length=200)]
 Offset = Annotated[int, Query(description="In bytes; a negative one counts from the end.")]
 Limit = Annotated[int, Query(ge=1, description=f"In bytes; more than {CAP} is taken for {CAP}.")]
@@ -42,6 +43,7 @@ class Page(BaseModel):
     total_size: int
     has_more_before: bool
     has_more_after: bool
+    note: str | None = Field(None, description="Of a lease: where its output is. Rota does not have it.")
 
 
 class Artifact(BaseModel):
@@ -70,7 +72,8 @@ def logs(
     """The next piece begins at `offset` plus the bytes of `content`. No log yet is an empty one."""
     run = seen(house, who, run_id)
     chunk = house.service.log(run_id, offset, min(limit, CAP), attempt)
-    return Json(page(chunk, run.state in ENDED))
+    note = {} if run.spec.holder is None else {"note": ELSEWHERE}
+    return Json({**page(chunk, run.state in ENDED), **note})
 
 
 @router.get(

@@ -42,6 +42,7 @@ LEASE_WORDS: Mapping[RunState, str] = {
     S.LOST: "done",
 }
 SHELL = ("/bin/sh", "-c")
+RELEASED = "released: how its process ended is not known to Rota"
 
 
 def argv_of(command: str) -> tuple[str, ...]:
@@ -95,7 +96,9 @@ def exit_code(run: Run) -> int | None:
 
 
 def error_of(run: Run) -> str | None:
-    """Why it ended as it did, if not well."""
+    """Why it ended as it did, if not well; of a lease, that nobody here can know whether it was well."""
+    if run.spec.holder is not None and run.state is S.SUCCEEDED:
+        return RELEASED
     return run.why or None if run.state in (S.FAILED, S.LOST, S.CANCELLED) else None
 
 

@@ -5,6 +5,7 @@ const $ = (id) => document.getElementById(id);
 let source = null;
 let timer = null;
 let shown = null;
+let tail = null;  // of the log that is open
 
 function make(tag, text, className) {
   const node = document.createElement(tag);
@@ -46,10 +47,13 @@ function ago(seconds) {
   return past < 172800 ? `${(past / 3600).toFixed(1)} h` : `${Math.round(past / 86400)} d`;
 }
 
-function opener(run) {
+function opener(run, withId) {
   const button = make("button", run.name || run.run_id || run.id, "link");
   button.addEventListener("click", () => show(run.id));
-  return button;
+  if (!withId) return button;
+  const both = make("div");
+  both.append(button, make("small", run.id, "id"));
+  return both;
 }
 
 function canceller(run) {
@@ -95,10 +99,10 @@ async function refresh() {
     drawGpus(cluster, queue.running);
     $("waiting-count").textContent = queue.queued.length ? `(${queue.queued.length})` : "";
     $("waiting").replaceChildren(...queue.queued.slice(0, 100).map((job, index) =>
-      row(index + 1, opener({ id: job.id, name: job.name || job.run_id }), job.user, job.gpu_count, job.priority, ago(job.submitted_at), canceller(job))));
+      row(index + 1, opener({ id: job.id, name: job.name || job.run_id }, true), job.user, job.gpu_count, job.priority, ago(job.submitted_at), canceller(job))));
     $("runs").replaceChildren(...runs.map((run) => {
       const active = run.status === "running" || run.status === "launching";
-      const line = row(opener(run), run.user, make("span", run.status, run.status), (run.gpus || []).join(" "),
+      const line = row(opener(run, true), run.user, make("span", run.status, run.status), (run.gpus || []).join(" "),
         active ? ago(run.started_at || run.launched_at) : run.ended_at ? `${ago(run.ended_at)} ago` : "", active ? canceller(run) : "");
       return line;
     }));
@@ -135,18 +139,48 @@ async function fill(id) {
   $("facts").replaceChildren(...facts.filter(([, value]) => value !== null && value !== undefined && value !== "")
     .flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
   const reasons = (run.reasons || []).map((reason) => make("li", reason.text || reason));
-  $("reasons").replaceChildren(...(reasons.length ? reasons : [make("li", run.status === "queued" ? "it starts at once" : "it is not waiting")]));
+  $("why").hidden = run.status !== "queued" && run.status !== "ready";
+  $("reasons").replaceChildren(...(reasons.length ? reasons : [make("li", run.status === "ready" ? "it is held until somebody starts it" : "it starts at once")]));
+}
+
+// Stays at the newest line, unless somebody scrolled up to read.
+function write(text, anew) {
+  const log = $("log");
+  const atEnd = anew || log.scrollTop + log.clientHeight >= log.scrollHeight - 20;
+  const whole = anew ? text : log.textContent + text;
+  log.textContent = whole.length > 200000 ? whole.slice(-150000) : whole;
+  if (atEnd) log.scrollTop = log.scrollHeight;
+}
+
+async function follow(id) {
   const log = await call(`/runs/${id}/logs?offset=-20000&limit=20000`);
-  $("log").textContent = log.content || "(nothing yet)";
+  if (shown !== id) return;
+  write(log.content || log.note || "", true);
+  if (log.note) return;
+  const mine = tail = new EventSource(`/runs/${id}/logs/stream`);
+  tail.onmessage = (event) => {
+    const said = JSON.parse(event.data);
+    if (said.content) write(said.content, said.type === "initial");
+    if (said.type === "done") { mine.close(); if (!$("log").textContent) write("(it wrote nothing)", true); }
+  };
 }
 
 async function show(id) {
   shown = id;
-  try { await fill(id); } catch (error) { window.alert(error.message); return; }
+  $("log").textContent = "";
+  try { await fill(id); } catch (error) { shown = null; window.alert(error.message); return; }
   $("detail").showModal();
+  try { await follow(id); } catch (error) { write(error.message, true); }
 }
 
-$("detail").addEventListener("close", () => { shown = null; });
+$("detail").addEventListener("close", () => {
+  shown = null;
+  if (tail) { tail.close(); tail = null; }
+});
+$("logout").addEventListener("click", async () => {
+  await fetch("/logout", { method: "POST" });
+  window.location.reload();
+});
 $("login").addEventListener("submit", async (event) => {
   event.preventDefault();
   const answer = await fetch("/login", {
@@ -161,6 +195,7 @@ async function whoami() {
   try {
     const me = await call("/whoami");
     $("me").textContent = `${me.name} (${me.role})`;
+    $("logout").hidden = me.known_by !== "cookie";
   } catch { /* the login form is shown */ }
 }
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
-from rota.cli.connect import run_argument
+from rota.cli.connect import run_argument, say
+from rota.cli.exits import REFUSED
 from rota.cli.options import data_dir_option
+from rota.client.address import URL_NAMES
 
 
 @click.command()
@@ -16,7 +18,13 @@ from rota.cli.options import data_dir_option
 @data_dir_option
 @run_argument
 def command(run_id: str, tmux: bool, data_dir: Path) -> None:
-    """Look into RUN_ID, started with `rota local --terminal`. Ctrl-] leaves; the run goes on."""
+    """Look into RUN_ID, started with --terminal. Ctrl-] leaves; the run goes on.
+
+    It goes by the data directory, not by ROTA_URL: be on the machine of the server, and name its data directory.
+    """
+    if not tmux and not sys.stdin.isatty():
+        say("`rota attach` needs a terminal; in a pipe use: rota logs -f RUN_ID")
+        sys.exit(REFUSED)
     from rota.app.errors import CannotStart, Refused
     from rota.config import BadSetting, read_settings
     from rota.main import attach
@@ -28,6 +36,16 @@ def command(run_id: str, tmux: bool, data_dir: Path) -> None:
     try:
         how = attach(data_dir, run_id, tmux=tmux, session=session)
     except (CannotStart, Refused) as error:
-        click.echo(f"rota: {error}", err=True)
-        sys.exit(75)
+        say(f"{error}{_elsewhere(data_dir)}")
+        sys.exit(REFUSED)
     click.echo(f"\r\nrota: {how}", err=True)
+
+
+def _elsewhere(data_dir: Path) -> str:
+    """Somebody whose other commands go to another server than that of this directory should know."""
+    from rota.client.address import find_url
+
+    url, where = find_url()
+    if where not in URL_NAMES or url == f"unix://{data_dir.expanduser() / 'rota.sock'}":
+        return ""
+    return f"; attach does not use {where}: be on the machine of that server, with --data-dir of its data directory"

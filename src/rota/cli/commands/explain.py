@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rota.cli.connect import connect, emit, full_id, json_option, run_argument, server_option
-from rota.cli.render import clock, in_time, plain
+from rota.cli.render import clock, in_time, plain, state
 from rota.cli.watch import show, watch_option
 
 
@@ -26,7 +26,7 @@ def command(run_id: str, watch: bool, as_json: bool, server: str) -> None:
             why = client.explain(run_id)
             if why.status not in ("queued", "ready"):
                 return f"{why.run_id} does not wait: it is {plain(why.status)}"
-            lines = [f"{why.run_id} is {plain(why.status)}" + (f", position {why.position}" if why.position else "")]
+            lines = [f"{why.run_id} is {state(why.status)}" + (f", position {why.position}" if why.position else "")]
             for reason in why.reasons:
                 until = f" until {clock(reason.until)}" if reason.until is not None else ""
                 behind = f"  <- {plain(' '.join(reason.runs))}" if reason.runs else ""

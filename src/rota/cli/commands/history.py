@@ -13,7 +13,7 @@ from rota.cli.connect import connect, emit, json_option, say, server_option
 from rota.cli.exits import REFUSED
 from rota.cli.nearby import server_of
 from rota.cli.options import data_dir_option
-from rota.cli.render import plain, span
+from rota.cli.render import plain, span, state
 
 if TYPE_CHECKING:
     from rota.core.run import Run
@@ -116,7 +116,7 @@ def _drawn(runs: list[Facts], used: list[Facts], days: float) -> str:
     rows = [
         (
             run["id"],
-            run["state"],
+            state(run["state"]),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(run["submitted_at"] or 0)),
             span(run["ran_s"]),
             "-" if run["exit_code"] is None else run["exit_code"],

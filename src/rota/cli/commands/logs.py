@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from rota.cli.connect import connect, full_id, run_argument, server_option
+from rota.cli.connect import connect, full_id, run_argument, say, server_option
+from rota.cli.exits import REFUSED
+from rota.cli.render import state
 from rota.cli.streams import write
 
 if TYPE_CHECKING:
@@ -29,6 +32,12 @@ def command(run_id: str, follow: bool, attempt: int | None, tail: int | None, se
     with connect(server) as client:
         run = client.run(full_id(client, run_id))
         newest = max(1, len(run.attempts))
+        if not run.attempts and not run.active and not follow:
+            say(f"{run.id} {'never started: it was' if run.ended else 'has not started: it is'} {state(run.status)}")
+            return
+        if attempt and attempt > newest and (run.ended or not follow):
+            say(f"{run.id} has no attempt {attempt}: it made {newest}")
+            sys.exit(REFUSED)
         number = attempt or (1 if follow and tail is None else newest)
         offset = 0
         if tail is not None:

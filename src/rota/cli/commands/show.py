@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import click
 
+from rota.cli import sweeps
 from rota.cli.connect import connect, emit, full_id, json_option, run_argument, server_option
 
 
 @click.command()
 @click.option("--diff", is_flag=True, help="Print what was not committed when it was submitted, and nothing else.")
+@click.option("--full", is_flag=True, help="The whole command, with the text of a batch script.")
 @json_option
 @server_option
 @run_argument
-def command(run_id: str, diff: bool, as_json: bool, server: str) -> None:
-    """All facts of a run: what was asked, where it ran, each attempt, the state of the code, and what it used."""
+def command(run_id: str, diff: bool, full: bool, as_json: bool, server: str) -> None:
+    """All facts of a run: what was asked, where it ran, each attempt, the state of the code, and what it used. Of a
+    sweep or array: how far it is, and its runs."""
     from rota.client.errors import NotFound
 
     with connect(server) as client:
-        run = client.run(full_id(client, run_id))
+        run_id = full_id(client, run_id)
+        try:
+            run = client.run(run_id)
+        except NotFound:
+            sweep = sweeps.find(client, run_id)
+            if sweep is None:
+                raise
+            runs = () if as_json else tuple(client.runs(sweep_id=sweep.id, limit=sweeps.MOST_RUNS))
+            emit(sweep.raw) if as_json else click.echo(sweeps.story(sweep, reversed(runs)))
+            return
         try:
             workspace = client.workspace(run.id)
         except NotFound:
@@ -29,4 +41,4 @@ def command(run_id: str, diff: bool, as_json: bool, server: str) -> None:
     else:
         from rota.cli.story import story
 
-        click.echo(story(run, workspace))
+        click.echo(story(run, workspace, full=full))

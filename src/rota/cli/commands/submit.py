@@ -14,6 +14,7 @@ from rota.client import calls
 if TYPE_CHECKING:
     from rota.client.sync import Client
 
+TIMES = "How long it may run: 90 (seconds), 90s, 30m, 2h, 1d, or as Slurm has it MM:SS, HH:MM:SS, D-HH:MM:SS."
 WHENS = ("succeeded", "ended", "failed")
 
 
@@ -21,7 +22,7 @@ WHENS = ("succeeded", "ended", "failed")
 @click.option("-G", "--gpus", type=click.IntRange(0, 100_000), help="GPUs to hold.  [default: 1 where there are any]")
 @click.option("-N", "--nodes", type=click.IntRange(1, 10_000), help="Spread them evenly over so many nodes.")
 @click.option("-J", "--name", default="", help="A name for the run.  [default: the command's]")
-@click.option("-t", "--time", "limit_s", type=Duration(), help="How long it may run: 90, 30m, 2h, 1-12:00:00.")
+@click.option("-t", "--time", "limit_s", type=Duration(), help=TIMES)
 @click.option("-p", "--priority", type=Priority(), help="low, normal, high, critical, or 1 to 4.")
 @click.option("-C", "--chdir", type=click.Path(), help="Run it there instead of here.")
 @click.option(
@@ -48,8 +49,10 @@ WHENS = ("succeeded", "ended", "failed")
 @click.option("--terminal", is_flag=True, help="Give it a terminal that `rota attach` can look into.")
 @click.option("--no-snapshot", is_flag=True, help="Do not record the state of the git checkout.")
 @click.option("--idempotency-key", default="", metavar="KEY", help="Submitted with this key before: that run again.")
-@click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did.")
-@click.option("-f", "--follow", is_flag=True, help="Show its output as well.")
+@click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did; Ctrl-C cancels it.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Show its output as well. Ctrl-C cancels it; to only watch: rota logs -f ID."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only the id.")
 @dry_option
 @json_option
@@ -62,12 +65,14 @@ def command(command: tuple[str, ...], line: str, server: str, **options: Any) ->
     rota submit -G 2 -t 4h -- python train.py --lr 0.1
     rota submit --shell 'python prepare.py && python train.py'
     """
-    if bool(command) == bool(line):
+    if command and line:
+        raise click.UsageError("a command or --shell LINE, not both; put the command into the line")
+    if not command and not line:
         raise click.UsageError("give a command to run, or a line for the shell with --shell")
     with connect(server) as client:
         fields = _fields(client, command or ("/bin/sh", "-c", line), options)
         dry_run, held = options["dry_run"], options["held"]
-        call = calls.submit(line or command, name=options["name"], held=held, dry_run=dry_run, **fields)
+        call = calls.submit(line or command, name=options["name"], held=held, dry_run=dry_run, inherit=False, **fields)
         run = client.do(calls.raw(call))  # as it came: nothing is loaded that is not needed
         run_id = str(run.get("id"))
         staying = (options["wait"] or options["follow"]) and not dry_run
@@ -77,6 +82,8 @@ def command(command: tuple[str, ...], line: str, server: str, **options: Any) ->
             click.echo(run_id)
         else:
             _tell(client, run_id, dry_run, staying)
+        if (options["gpus"] or 0) > 1 and not options["quiet"] and not options["as_json"]:
+            _note_nodes(client, options["gpus"], options["nodes"])
         if staying:
             _stay(client, run_id, options)
 
@@ -125,9 +132,20 @@ def _tell(client: Client, run_id: str, dry_run: bool, staying: bool) -> None:
     if dry_run:
         click.echo("would be accepted; nothing was done")
     elif staying:
-        say(f"run {run_id}")
+        say(f"run {run_id}; Ctrl-C cancels it; to only watch: rota logs -f {run_id}")
     else:
         click.echo(place(client.run(run_id)))
+
+
+def _note_nodes(client: Client, gpus: int, nodes: int | None) -> None:
+    """Who asks for more GPUs than a machine has should know that each machine starts the command."""
+    if nodes is None:
+        largest = max((len(node.gpus) for node in client.nodes()), default=0)
+        spread = f"more than the {largest} GPUs of a node" if largest and gpus > largest else ""
+    else:
+        spread = f"{nodes} nodes" if nodes > 1 else ""
+    if spread:
+        say(f"note: {spread}: the command is started once on each node; ROTA_NODE_RANK tells which")
 
 
 def _stay(client: Client, run_id: str, options: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -74,7 +75,7 @@ def listed(as_json: bool, data_dir: Path, server: str) -> None:
         return
     rows = [
         (one["id"], one["user"], one["role"], clock(one["created_at"]), clock(one["expires_at"]),
-         "revoked" if one["revoked_at"] else "", one["note"])
+         _state(one), one["note"])
         for one in found
     ]  # fmt: skip
     click.echo(table(("TOKEN", "USER", "ROLE", "MADE", "EXPIRES", "STATE", "NOTE"), rows))
@@ -90,6 +91,12 @@ def revoke(token_id: str, as_json: bool, data_dir: Path, server: str) -> None:
     with _book(server, data_dir) as book:
         gone = book.revoke(token_id)
     emit(gone) if as_json else click.echo(f"token {token_id} counts no longer")
+
+
+def _state(one: Mapping[str, Any]) -> str:
+    if one["revoked_at"]:
+        return "revoked"
+    return "expired" if one["expires_at"] and one["expires_at"] <= time.time() else ""
 
 
 class _Server:

@@ -125,7 +125,7 @@ def _task(parsed: Parsed, work: Work, body: dict[str, Any], task: arrays.Task) -
 
 def _words(body: dict[str, Any]) -> dict[str, Any]:
     """The body as the arguments of Client.submit."""
-    words = {**body, "command": body["argv"], "gpus": body["gpu_count"]}
+    words = {**body, "command": body["argv"], "gpus": body["gpu_count"], "inherit": False}
     return {name: value for name, value in words.items() if name not in ("argv", "gpu_count")}
 
 

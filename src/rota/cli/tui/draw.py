@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rota.cli.render import plain
+from rota.cli.render import plain, state
 from rota.cli.tui.look import Look
 from rota.client.model.cluster import Gpu, Job, Node
 from rota.client.model.run import Explanation, Run
@@ -73,14 +73,14 @@ def _mine_row(run: Run, now: float) -> Row:
     end = run.ended_at if run.ended_at is not None else now
     taken = span(end - run.started_at) if run.started_at is not None else ""
     where = " ".join(run.gpus) or (run.error or "")
-    return run.id, _cut(run.name, 20), run.status, str(run.gpu_count), taken, _cut(where, 200)
+    return run.id, _cut(run.name, 20), state(run.status), str(run.gpu_count), taken, _cut(where, 200)
 
 
 def details(run: Run, why: Explanation | None) -> list[str]:
     """What stands above the log of one run."""
     lines = [
         f"{run.id}  {plain(run.name)}  of {plain(run.user)}",
-        f"{run.status}, {run.gpu_count} GPUs {' '.join(map(plain, run.gpus))}".rstrip(),
+        f"{state(run.status)}, {run.gpu_count} GPUs {' '.join(map(plain, run.gpus))}".rstrip(),
         f"$ {plain(run.command)}",
     ]
     if run.exit_code is not None or run.error:

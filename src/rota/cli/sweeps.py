@@ -1,0 +1,82 @@
+"""A sweep or a job array by its id, where people name one as they would a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rota.cli.render import clock, plain, span, state
+from rota.client.errors import NotFound, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rota.client.model.run import Run
+    from rota.client.model.sweep import Sweep
+    from rota.client.sync import Client
+
+LIVE = "ready,queued,launching,running"
+MOST_RUNS = 10_000
+HEADS = ("RUN", "STATE", "GPUS", "RAN", "EXIT", "NAME")
+
+
+def find(client: Client, sweep_id: str) -> Sweep | None:
+    try:
+        return client.sweep(sweep_id)
+    except NotFound:
+        return None
+
+
+def cancel(client: Client, sweep_id: str, *, dry_run: bool) -> str:
+    """End its live runs, those that wait first: else one would start in the place of each that was ended."""
+    live = sorted(client.runs(sweep_id=sweep_id, status=LIVE, limit=MOST_RUNS), key=lambda run: not run.waiting)
+    waiting = running = 0
+    for run in live:
+        try:
+            answer = client.cancel(run.id, dry_run=dry_run)
+        except Refused as refusal:
+            if refusal.status not in (400, 404):  # it has just ended: what was wanted is so
+                raise
+            continue
+        if answer.get("status") == "stopped":
+            waiting += 1
+        else:
+            running += 1
+    if not waiting + running:
+        return f"sweep {sweep_id}: nothing of it waits or runs"
+    if dry_run:
+        return f"sweep {sweep_id}: {waiting + running} could be stopped"
+    return f"sweep {sweep_id}: {waiting} cancelled, {running} stopping"
+
+
+def story(sweep: Sweep, runs: Iterable[Run]) -> str:
+    from rota.cli.table import facts, table
+
+    counts = {("held" if name == "ready" else name): n for name, n in (sweep.progress or {}).items() if n}
+    parameters = sweep.parameters or {}
+    told = facts(
+        [
+            ("sweep", sweep.id),
+            ("name", sweep.name),
+            ("state", sweep.status),
+            ("command", sweep.base_command),
+            ("parameters", " ".join(f"{name}={_values(values)}" for name, values in parameters.items())),
+            ("made", clock(sweep.created_at)),
+            ("runs", ", ".join(f"{n} {name}" for name, n in counts.items())),
+        ]
+    )
+    rows = [
+        (run.id, state(run.status), run.gpu_count, span(ran(run)), "-" if run.exit_code is None else run.exit_code,
+         run.name)
+        for run in runs
+    ]  # fmt: skip
+    return f"{told}\n\n{table(HEADS, rows, right=('GPUS', 'RAN', 'EXIT'))}" if rows else told
+
+
+def ran(run: Run) -> float | None:
+    """How long a run that has ended ran; None of others, and of one that never did."""
+    begin = run.started_at or run.launched_at
+    return None if begin is None or run.ended_at is None else run.ended_at - begin
+
+
+def _values(values: object) -> str:
+    return plain(",".join(map(str, values)) if isinstance(values, list) else values)

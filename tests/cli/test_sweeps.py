@@ -1,0 +1,46 @@
+"""A sweep or array by its id: seen, filtered and cancelled as one thing."""
+
+from __future__ import annotations
+
+from tests.cli.lab import Lab
+
+
+def grid(lab: Lab) -> str:
+    """Four runs of 4 GPUs each: two run, two wait."""
+    sweep_id = lab.out("sweep", "lr", "--base", "sleep 1000 #", "-p", "seed=1..4", "-G", "4", "-q").strip()
+    lab.until_queue(running=2, queued=2)
+    return sweep_id
+
+
+def test_a_sweep_is_shown_with_its_runs(lab: Lab) -> None:
+    sweep_id = grid(lab)
+    run_ids = lab.json("show", sweep_id)["run_ids"]
+    told = lab.out("show", sweep_id)
+    assert "seed=1,2,3,4" in told and "2 queued" in told
+    assert len(run_ids) == 4 and all(run_id in told for run_id in run_ids)
+    other = lab.submit("-G", "0", "--", "sleep", "1000")
+    assert set(lab.out("queue", "--sweep", sweep_id, "-q").split()) == set(run_ids)
+    assert other not in lab.out("queue", "--sweep", sweep_id) and other in lab.out("queue")
+
+
+def test_a_sweep_is_cancelled_whole_by_either_way_of_naming_it(lab: Lab) -> None:
+    sweep_id = grid(lab)
+    assert lab.out("cancel", "--dry-run", sweep_id) == f"sweep {sweep_id}: 4 could be stopped\n"
+    assert lab.out("cancel", sweep_id) == f"sweep {sweep_id}: 2 cancelled, 2 stopping\n"
+    for run_id in lab.json("show", sweep_id)["run_ids"]:
+        lab.wait_for(run_id, "stopped")
+    assert lab.out("cancel", "--sweep", sweep_id) == f"sweep {sweep_id}: nothing of it waits or runs\n"
+
+
+def test_an_array_of_batch_jobs_is_a_sweep_too(lab: Lab) -> None:
+    array_id = lab.sbatch("--array=1-3", "-H", lab.file("job.sh", "#!/bin/sh\nsleep 1000\n"))
+    assert "3 held" in lab.out("show", array_id)
+    assert lab.out("cancel", array_id) == f"sweep {array_id}: 3 cancelled, 0 stopping\n"
+
+
+def test_an_id_of_nothing_says_where_ids_come_from(lab: Lab) -> None:
+    for words in (["show", "0" * 12], ["cancel", "0" * 12], ["logs", "0" * 12]):
+        done = lab.rota(*words)
+        assert done.returncode == 75 and b"a sweep's id goes with `rota show` and `rota cancel`" in done.stderr
+    assert lab.rota("cancel", "--sweep", "0" * 12).returncode == 75
+    assert lab.rota("cancel").returncode == 2
