@@ -7,6 +7,8 @@ not listed in ALLOWED_SKIPS fails the session, so that a suite can not go quiet 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 
 import pytest
 from hypothesis import settings
@@ -17,6 +19,15 @@ ALLOWED_SKIPS: list[str] = []
 settings.register_profile("ci", deadline=None, max_examples=100, print_blob=True, derandomize=False)
 settings.register_profile("soak", settings.get_profile("ci"), max_examples=5000)
 settings.load_profile(os.environ.get("ROTA_HYPOTHESIS", "ci"))
+
+
+# Started in the background (nohup, a CI runner without a terminal) we inherit ignored signals, and so would every
+# program a test presses Ctrl-C on.
+if threading.current_thread() is threading.main_thread():
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def unexpected_skips(config: pytest.Config) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 from tests.app.house import PATIENCE_S, until
 from tests.doors.server import Server
 
-ROUNDS = 4
+ROUNDS = 3
 CLIENTS = 8
 
 

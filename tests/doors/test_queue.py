@@ -176,7 +176,7 @@ def test_more_than_there_can_ever_be(common: Server) -> None:
     assert "16 GPUs" in said
     assert said.startswith("gpu_count: ")
     heavy = common.post("/queue/submit", {**BODY, "gpu_memory_gb": 81})
-    assert field_of(heavy) == "gpu_count"
+    assert field_of(heavy) == "gpu_memory_gb"
     assert "81" in heavy.json["detail"][0]["msg"]
 
 

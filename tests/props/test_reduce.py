@@ -26,7 +26,7 @@ def replayed(log: list[e.Event]) -> State:
     return state
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(stories(max_size=50))
 def test_the_log_lived_again_gives_the_same_state(story):
     again = replayed(story.log)

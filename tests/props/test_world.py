@@ -10,7 +10,7 @@ from tests.props.test_decide import facts
 from tests.props.test_reduce import replayed
 from tests.props.world import World
 
-SEEDS_PER_COMMIT, EVENTS_PER_COMMIT = 50, 2_000
+SEEDS_PER_COMMIT, EVENTS_PER_COMMIT = 25, 2_000
 SEEDS_PER_SOAK, EVENTS_PER_SOAK = 1_000, 10_000
 
 
