@@ -19,7 +19,7 @@ ADMIN = Principal("root", Role.ADMIN)
 
 def spec(house: House, extras: dict[str, Any] | None = None, **more: Any) -> Any:
     given = {"name": "a", "command": "true", "gpus": 1, **more}
-    return spec_of(house, ADMIN, Extras(**(extras or {})), **given)
+    return spec_of(house, Extras(**(extras or {})), **given)
 
 
 def test_a_line_goes_to_a_shell_and_words_do_not(house: House) -> None:

@@ -103,7 +103,6 @@ def gpus_by_default(house: House) -> int:
 
 def spec_of(
     house: House,
-    who: Principal,
     extras: Extras,
     *,
     name: str,

@@ -55,7 +55,6 @@ def submit_run(
     )
     spec = spec_of(
         house,
-        who,
         asked,
         name=asked.name,
         command=asked.command,

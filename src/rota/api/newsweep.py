@@ -178,7 +178,6 @@ def _submits(
     for number, cell in enumerate(cells, 1):
         spec = spec_of(
             house,
-            who,
             asked,
             name=f"{asked.name} #{number}",
             command=grid.command_for(asked.base_command, cell),

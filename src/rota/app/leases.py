@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field, replace
 from threading import RLock
@@ -24,9 +24,9 @@ from rota.app.ports import Processes, Seen, StoreError
 from rota.app.problems import made_visible
 from rota.app.service import Service
 from rota.core import events as e
+from rota.core.flat import Flat
 from rota.core.ids import run_of
-from rota.core.node import Node
-from rota.core.resources import Request, bits
+from rota.core.resources import Request
 from rota.core.run import ACTIVE, ENDED, WAITING, Holder, Run, Spec
 
 log = logging.getLogger(__name__)
@@ -303,7 +303,9 @@ class Leases:
         with self._lock:
             if lease.grant is not None or lease.over is not None:  # it was seen elsewhere first
                 return
-            grant = lease.grant = Grant(run.id, numbers(self._service.nodes(), run))
+            placement = run.attempt.placement if run.attempt is not None else ()
+            numbers = Flat(self._service.nodes().values()).numbers(placement)
+            grant = lease.grant = Grant(run.id, tuple(numbers))
             futures, lease.waiting = lease.waiting, []
             self._let_go(lease)
             if lease.deserted:  # its withdrawal comes too late now
@@ -378,17 +380,6 @@ class Leases:
             except Unavailable as error:
                 log.warning("lease %s: %s; trying again", lease.run_id, error)
                 self._after(WATCH_AGAIN_S, lambda: self._watch_when_possible(lease))
-
-
-def numbers(nodes: Mapping[str, Node], run: Run) -> tuple[int, ...]:
-    """The GPUs of a lease counted flat over all nodes, as if they were one machine's."""
-    held = {part.node: part.gpus for part in run.attempt.placement} if run.attempt is not None else {}
-    found: list[int] = []
-    offset = 0
-    for node in nodes.values():
-        found += [offset + index for index in bits(held.get(node.id, 0))]
-        offset += len(node.gpus)
-    return tuple(found)
 
 
 def _call_off(lease: _Lease) -> None:

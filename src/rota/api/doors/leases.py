@@ -30,12 +30,13 @@ from rota.api.dry import marked
 from rota.api.errors import RETRY_AFTER_S, STATUS
 from rota.api.guard import MAX_BODY
 from rota.api.house import House
-from rota.api.render.lease import Flat, Leased
+from rota.api.render.lease import Leased, lease
 from rota.app.authz import Principal, Role
 from rota.app.commands import EndLease
 from rota.app.errors import Conflict, Forbidden, Invalid, Refused
 from rota.app.leases import Asked, NotAlive
 from rota.app.ports import RunFilter, StoreError
+from rota.core.flat import Flat
 from rota.core.run import ENDED, Run, RunState
 
 router = APIRouter(tags=["leases"])
@@ -112,7 +113,8 @@ def _trouble(text: str, code: int) -> Json:
 async def status(request: Request) -> Response:
     house: House = request.app.state.house
     view, counts = house.service.view(), house.service.tally().counts
-    flat = Flat(view)
+    flat = Flat(view.nodes.values())
+    held = (number for run in view.active() if run.attempt for number in flat.numbers(run.attempt.placement))
     return Json(
         {
             "service": SERVICE,
@@ -120,7 +122,7 @@ async def status(request: Request) -> Response:
             "uptime_s": int(max(0.0, time.time() - house.started_at)),
             "port": house.settings.lease_port or house.settings.port,
             "gpus_total": flat.total,
-            "gpus_allocated": flat.held(view),
+            "gpus_allocated": sorted(held),
             "jobs_running": counts.get(RunState.STARTING, 0) + counts.get(RunState.RUNNING, 0),
             "jobs_queued": counts.get(RunState.QUEUED, 0),
             "jobs_total": sum(counts.values()),
@@ -136,10 +138,10 @@ async def jobs(request: Request) -> Response:
 
 def _jobs(house: House, who: Principal) -> Json:
     view = house.service.view()
-    flat = Flat(view)
+    flat = Flat(view.nodes.values())
     ended = house.service.runs(RunFilter(states=ENDED, limit=ENDED_SHOWN))
     runs: list[Run] = [*view.active(), *view.queue(), *(run for run in ended if run.id not in view.runs)]
-    return Json([flat.lease(run) for run in runs if house.may_see(who, run)])
+    return Json([lease(flat, run) for run in runs if house.may_see(who, run)])
 
 
 # -- taking and giving back -----------------------------------------------------------------------------------------

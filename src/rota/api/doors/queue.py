@@ -93,7 +93,6 @@ async def take(request: Request) -> Response:
     with their_words():
         spec = spec_of(
             house,
-            who,
             asked,
             name=asked.run_id,
             command=asked.command,
