@@ -7,7 +7,6 @@ import logging
 import os
 import pwd
 import resource
-import secrets
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,7 +35,8 @@ from rota.app.errors import CannotStart, Conflict, NotFound, Refused, Unavailabl
 from rota.app.later import Later
 from rota.app.leases import Leases
 from rota.app.loop import Loop
-from rota.app.ports import Detector, Probe, Processes, Samples, Store, StoreError
+from rota.app.newids import NewIds
+from rota.app.ports import Detector, Probe, Processes, RunFilter, Samples, Store, StoreError
 from rota.app.retention import Retention, tidy
 from rota.app.service import Service
 from rota.config import Settings
@@ -76,11 +76,13 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         jobs = LocalBackend(data_dir.path)
         _make_room_for_descriptors()  # only now: jobs keep the limit this server was started with
         service: Service
+        clock = SystemClock()
+        newest = _newest(store)
         loop = Loop(
             store,
             RoutedBackend(jobs, LeaseBackend(data_dir.path, processes, later)),
-            clock=SystemClock(),
-            new_id=_Ids(),
+            clock=clock,
+            new_id=NewIds(clock.now, newest),
             site=Site(str(data_dir.path / "checkpoints"), _own_env(), _accounts(settings)),
             on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
         )
@@ -102,6 +104,15 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         leases.open()
         detector = ClusterDetector(_surroundings(settings), _count_gpus)
         yield Rota(service, leases, processes, samples, detector, data_dir.path)
+
+
+def _newest(store: Store) -> str | None:
+    """The id of the last run that was submitted."""
+    try:
+        found = store.runs(RunFilter(limit=1))
+    except StoreError as error:
+        raise CannotStart(str(error)) from error
+    return found[0].id if found else None
 
 
 def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = False) -> int:
@@ -263,19 +274,6 @@ def _count_gpus() -> int:
         return sum(len(node.gpus) for node in NvmlProbe().nodes())
     except NoGpus:
         return 0
-
-
-class _Ids:
-    """12 hex digits of chance each. Drawn many at a time: asking the kernel gives up Python's lock at every id."""
-
-    def __init__(self) -> None:
-        self._drawn = ""
-
-    def __call__(self) -> str:
-        if not self._drawn:
-            self._drawn = secrets.token_hex(6 * 512)
-        new, self._drawn = self._drawn[:12], self._drawn[12:]
-        return new
 
 
 def _probe(settings: Settings) -> Probe:

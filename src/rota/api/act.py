@@ -14,8 +14,11 @@ from rota.app.commands import Command
 
 async def act(house: House, who: Principal, command: Command, dry_run: bool = False) -> Any:
     """The answer once it is durable, or Refused. A dry run asks the same handler and writes nothing."""
-    send = house.service.try_out if dry_run else house.service.send
-    return await answers().wait(send(who, command))
+    if dry_run:
+        return await answers().wait(house.service.try_out(who, command))
+    expected = answers().expect()
+    house.service.post(who, command, expected)
+    return await expected.waiting
 
 
 class Answers:
@@ -24,18 +27,21 @@ class Answers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._ready: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        self._ready: deque[_Expected] = deque()
         self._rung = False
 
-    def wait(self, sent: Future[Any]) -> asyncio.Future[Any]:
-        waiting: asyncio.Future[Any] = self.loop.create_future()
-        sent.add_done_callback(lambda done: self._done(waiting, done))
-        return waiting
+    def expect(self) -> _Expected:
+        return _Expected(self)
 
-    def _done(self, waiting: asyncio.Future[Any], done: Future[Any]) -> None:
+    def wait(self, sent: Future[Any]) -> asyncio.Future[Any]:
+        expected = _Expected(self)
+        sent.add_done_callback(expected.copy)
+        return expected.waiting
+
+    def done(self, expected: _Expected) -> None:
         """On any thread. The bell is read after the answer lies there and unset before they are handed out, so none is
         forgotten."""
-        self._ready.append((waiting, done))
+        self._ready.append(expected)
         if not self._rung and not self.loop.is_closed():
             self._rung = True
             self.loop.call_soon_threadsafe(self._hand_out)
@@ -43,14 +49,51 @@ class Answers:
     def _hand_out(self) -> None:
         self._rung = False
         while self._ready:
-            waiting, done = self._ready.popleft()
-            if waiting.cancelled():  # its client has gone; what it asked for is done all the same
-                continue
-            error = done.exception()
-            if error is None:
-                waiting.set_result(done.result())
-            else:
-                waiting.set_exception(error)
+            self._ready.popleft().hand_out()
+
+
+class _Expected:
+    """An answer that is waited for here. A Future would do, at the price of a lock at each step."""
+
+    __slots__ = ("_answers", "_error", "_result", "_there", "waiting")
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._there = False
+        self.waiting: asyncio.Future[Any] = answers.loop.create_future()
+
+    # -- on the thread that has the answer ----------------------------------------------------------------------------
+    def set_running_or_notify_cancel(self) -> bool:
+        return True  # its client may have gone; what it asked for is done all the same
+
+    def set_result(self, result: Any, /) -> None:
+        self._result, self._there = result, True
+        self._answers.done(self)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._error, self._there = exception, True
+        self._answers.done(self)
+
+    def done(self) -> bool:
+        return self._there
+
+    def copy(self, sent: Future[Any]) -> None:
+        error = sent.exception()
+        if error is None:
+            self.set_result(sent.result())
+        else:
+            self.set_exception(error)
+
+    # -- on the event loop --------------------------------------------------------------------------------------------
+    def hand_out(self) -> None:
+        if self.waiting.cancelled():  # its client has gone
+            return
+        if self._error is None:
+            self.waiting.set_result(self._result)
+        else:
+            self.waiting.set_exception(self._error)
 
 
 _newest: Answers | None = None

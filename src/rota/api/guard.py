@@ -32,6 +32,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY = 4 << 20
 BODY_WITHIN_S = 30.0
+HOSTS_REMEMBERED = 1000
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login"})
 OPEN_TO_READ = frozenset({"/prompt-skills"})
@@ -63,6 +64,7 @@ class Guard:
         self._lease_port = lease_port  # only the lease door's routes are behind it
         self._needs_no_token = lease_port and loopback
         self._hosts = _own_names(house.settings.host, house.settings.server_url) | {*house.settings.allowed_hosts}
+        self._known_hosts: set[str] = set()  # as they come in the header, with a port or without
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -76,17 +78,20 @@ class Guard:
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
-        await self._app(scope, _bounded(receive), _adding_headers(send))
+        if not scope.get("rota.whole"):  # the body is not here yet
+            receive = _bounded(receive)
+        await self._app(scope, receive, _adding_headers(send))
 
     def _examine(self, scope: Scope, headers: _Headers) -> Turned | None:
-        peer = PEER.fullmatch((scope.get("client") or ("",))[0])
+        source = (scope.get("client") or ("",))[0]
+        peer = PEER.fullmatch(source) if "=" in source else None
         if peer is None:  # on the unix socket there is no browser, and no name to rebind
             turned = self._browser(headers, scope.get("method", "GET"))
             if turned is not None:
                 return turned
         if headers.length > MAX_BODY:
             return Turned(413, f"the body is larger than {MAX_BODY} bytes")
-        return self._identify(scope, headers, int(peer[2]) if peer and peer[1] == "uid" else None)
+        return self._identify(scope, headers, source, int(peer[2]) if peer and peer[1] == "uid" else None)
 
     def _browser(self, headers: _Headers, method: str) -> Turned | None:
         """A page of another site must not call us, neither under its own name (Origin) nor under one that it made
@@ -103,6 +108,15 @@ class Guard:
         return None
 
     def _ours(self, host: str) -> bool:
+        if host in self._known_hosts:
+            return True
+        if not self._is_ours(host):
+            return False
+        if len(self._known_hosts) < HOSTS_REMEMBERED:
+            self._known_hosts.add(host)
+        return True
+
+    def _is_ours(self, host: str) -> bool:
         name = host.rpartition(":")[0] if re.fullmatch(r"(?s).*:[0-9]*", host) and not host.endswith("]") else host
         if name.lower() in self._hosts:
             return True
@@ -112,9 +126,8 @@ class Guard:
             return False
         return True  # an address is nobody's to rebind
 
-    def _identify(self, scope: Scope, headers: _Headers, uid: int | None) -> Turned | None:
-        house, source = self._house, (scope.get("client") or ("",))[0]
-        found = house.gate.admit(source=source, secret=headers.token, cookie=headers.cookie, uid=uid)
+    def _identify(self, scope: Scope, headers: _Headers, source: str, uid: int | None) -> Turned | None:
+        found = self._house.gate.admit(source=source, secret=headers.token, cookie=headers.cookie, uid=uid)
         if isinstance(found, Known):
             if found.by == "cookie" and scope.get("method", "GET") not in SAFE and headers.origin is None:
                 return Turned(403, "a browser session may change things only from a page of this server")
@@ -242,10 +255,9 @@ _CLOSE = {"Connection": "close"}  # what is still to come is not waited for
 def _adding_headers(send: Send) -> Send:
     async def adding(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = message["headers"] = list(message.get("headers", ()))
-            headers += HEADERS
-            if not any(name == b"cache-control" for name, _ in headers):
-                headers.append(NO_STORE)
+            headers = message.get("headers", ())
+            stored = any(name == b"cache-control" for name, _ in headers)
+            message["headers"] = [*headers, *HEADERS] if stored else [*headers, *HEADERS, NO_STORE]
         await send(message)
 
     return adding

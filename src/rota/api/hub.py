@@ -84,8 +84,8 @@ class Hub:
             self._loop.call_soon_threadsafe(self._take, first, tuple(events))
 
     def _take(self, first: int, events: Sequence[e.Event]) -> None:
+        self.last = max(self.last, first + len(events) - 1)
         for seq, event in enumerate(events, first):
-            self.last = max(self.last, seq)
             if not is_secret(event):
                 self._ring.append(Told(seq, event, self._owner(event)))
         if len(self._ring) > 2 * RING:
@@ -97,10 +97,11 @@ class Hub:
         news.set()
 
     def _owner(self, event: e.Event) -> str | None:
-        if not isinstance(event, e.RunEvent):
-            return _writer(event)
         if isinstance(event, e.RunSubmitted):
             self._owners[event.run_id] = event.user
+            return event.user
+        if not isinstance(event, e.RunEvent):
+            return _writer(event)
         if isinstance(event, e.RunEnded) or (isinstance(event, e.AttemptEnded) and event.next in ENDED):
             return self._owners.pop(event.run_id, "")
         return self._owners.get(event.run_id, "")

@@ -21,6 +21,7 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from rota.api.guard import MAX_BODY
 from rota.api.house import House
 from rota.api.server import guarded, guarded_leases
 from rota.app.errors import CannotStart
@@ -232,6 +233,7 @@ class _Connection(HttpToolsProtocol):
             self.client = (f"{'job' if self._is_job(pid) else 'uid'}={uid}", 0)
         self._corked = _Corked(transport)
         self._head = 0  # bytes of one that is not whole yet
+        self._body = 0  # and of the body after it
         self._in_body = False
         self._patience: asyncio.TimerHandle | None = self.loop.call_later(HEAD_WITHIN_S, self._give_up)
 
@@ -257,7 +259,7 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._calm()
         self.scope["rota.hang_up"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
-        self._head, self._in_body = 0, True
+        self._head, self._body, self._in_body = 0, 0, True
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = self._corked  # type: ignore[assignment]
@@ -266,9 +268,16 @@ class _Connection(HttpToolsProtocol):
         self._corked.flush()
         super().on_response_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._body += len(body)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         self._in_body = False
         super().on_message_complete()
+        # Most bodies come along with their head. The application has not begun then, and need not wait for them.
+        if self._body <= MAX_BODY:
+            self.scope["rota.whole"] = True  # type: ignore[typeddict-unknown-key]
 
     def _calm(self) -> None:
         if self._patience is not None:

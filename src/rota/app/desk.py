@@ -7,6 +7,8 @@ batch already sees it. Nothing is acknowledged before the whole batch is committ
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from rota.app.accounts import ONE_FOR_ALL, Accounts
 from rota.app.authz import Principal
@@ -90,3 +92,25 @@ class Desk:
     def record(self, kind: str, record_id: str) -> Record | None:
         name = (kind, record_id)
         return self.records[name] if name in self.records else self.store.record(kind, record_id)
+
+
+Work = Callable[[Desk], Any]  # returns the answer; raises Refused
+
+
+class Answer(Protocol):
+    """Where the outcome of work on the desk goes: a Future, or something lighter."""
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """False = nobody wants it any more, and it is not to begin."""
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+    def done(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class Item:
+    work: Work
+    answer: Answer

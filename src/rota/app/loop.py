@@ -17,12 +17,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Any
 
 from rota.app import dispatch, reconcile
-from rota.app.desk import Desk
+from rota.app.desk import Answer, Desk, Item, Work
 from rota.app.errors import Full, Refused, Unavailable
 from rota.app.ports import Backend, Clock, Ended, Fenced, Report, Store, StoreBroken, StoreBusy, StoreError, StoreFull
 from rota.app.settle import settle
@@ -37,19 +36,12 @@ from rota.core.state import State
 
 log = logging.getLogger(__name__)
 
-Work = Callable[[Desk], Any]  # returns the answer; raises Refused
 Subscriber = Callable[[int, Sequence[e.Event]], None]  # seq of the first event, and the events
 
 MAX_BATCH = 1000
 MAX_INBOX = 50_000
 RECONCILE_S = 10.0
 RETRY_STORE_S = 1.0
-
-
-@dataclass(slots=True)
-class Item:
-    work: Work
-    answer: Future[Any]
 
 
 class Loop:
@@ -114,7 +106,12 @@ class Loop:
 
     def call(self, work: Work) -> Future[Any]:
         """Have work done on the desk; the future is answered once it is durable."""
-        item = Item(work, Future())
+        future: Future[Any] = Future()
+        self.post(work, future)
+        return future
+
+    def post(self, work: Work, answer: Answer) -> None:
+        item = Item(work, answer)
         with self._waker:
             if self._thread.ident is not None and not self._thread.is_alive():
                 item.answer.set_exception(Unavailable("the loop is not running here: it was closed, or this is a fork"))
@@ -125,7 +122,6 @@ class Loop:
             else:
                 self._inbox.append(item)
                 self._waker.notify()
-        return item.answer
 
     def report(self, report: Report) -> None:
         """News from a backend. Never refused: what is not taken in now is found again by reconcile."""
@@ -187,7 +183,7 @@ class Loop:
             return
         now, tick, accounts = self.now(), self.clock.tick(), self.site.accounts
         desk = Desk(self.state, self.store, now, tick, self.new_id, kinds=self.kinds, accounts=accounts)
-        answers: list[tuple[Future[Any], Any]] = []
+        answers: list[tuple[Answer, Any]] = []
         for item in batch:
             if isinstance(item, Item):
                 self._handle(desk, item, answers)
@@ -224,7 +220,7 @@ class Loop:
                 with self._despite_os_errors():
                     self.backend.forget(item.attempt_id)
 
-    def _handle(self, desk: Desk, item: Item, answers: list[tuple[Future[Any], Any]]) -> None:
+    def _handle(self, desk: Desk, item: Item, answers: list[tuple[Answer, Any]]) -> None:
         if not item.answer.set_running_or_notify_cancel():
             return
         try:
@@ -343,7 +339,7 @@ class Loop:
         self.window.reset(self.state)
 
     # -- when the store does not take it ----------------------------------------------------------------------------
-    def _degrade(self, error: StoreError, waiting: Sequence[Future[Any]]) -> None:
+    def _degrade(self, error: StoreError, waiting: Sequence[Answer]) -> None:
         """Memory is ahead of the store: go back to what is durable, refuse writes until one succeeds again (P7)."""
         self.degraded = str(error)
         log.error("cannot write, scheduling stops until it works again: %s", error)

@@ -11,7 +11,7 @@ from rota.app import commands as c
 from rota.app import control, edit, endlease, operate, records, report, submit, sweeps
 from rota.app.accounts import Accounts
 from rota.app.authz import Principal
-from rota.app.desk import Desk
+from rota.app.desk import Answer, Desk
 from rota.app.errors import NotFound, Unavailable
 from rota.app.loop import Loop, Subscriber
 from rota.app.outlook import Outlook
@@ -68,8 +68,14 @@ class Service:
     # -- commands ---------------------------------------------------------------------------------------------------
     def send(self, who: Principal, command: c.Command) -> Future[Any]:
         """The future is answered when the command is durable, or raises Refused."""
+        future: Future[Any] = Future()
+        self.post(who, command, future)
+        return future
+
+    def post(self, who: Principal, command: c.Command, answer: Answer) -> None:
+        """As send(), for who has a place for the answer already."""
         handler = HANDLERS[type(command)]
-        return self._loop.call(lambda desk: handler(desk, who, command))
+        self._loop.post(lambda desk: handler(desk, who, command), answer)
 
     def try_out(self, who: Principal, command: c.Command) -> Future[Any]:
         """What the command would answer, or the refusal it would meet. Nothing is written."""

@@ -93,8 +93,6 @@ class View:
 
 
 def _share(user: str, policy: Policy, usage: Mapping[str, Usage], at: float) -> float:
-    if policy.ordering is not Ordering.FAIR_SHARE:
-        return 0.0
     return usage.get(user, Usage()).decayed(at, policy.half_life_s)
 
 
@@ -102,7 +100,10 @@ def _position(run: Run, lines: Mapping[str, Line], policy: Policy, share_of: Cal
     """By a search in each person's line, not by walking."""
     if run.state is not RunState.QUEUED:
         return None
-    mine, entry = share_of(run.user), (order.key(policy, run), run.id)
+    entry = (order.key(policy, run), run.id)
+    if policy.ordering is not Ordering.FAIR_SHARE:
+        return 1 + sum(bisect_left(line, entry) for line in lines.values())
+    mine = share_of(run.user)
     ahead = 0
     for user, line in lines.items():
         share = share_of(user)

@@ -1,4 +1,4 @@
-"""Names of things. A run is 12 hex characters; its n-th attempt is `<run>-<n>`."""
+"""Names of things. A run is 12 hex characters (app/newids.py makes them); its n-th attempt is `<run>-<n>`."""
 
 from __future__ import annotations
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -15,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.api.act import act
-from rota.api.answers import Json, dumps
+from rota.api.answers import Json, Ready, dumps
 from rota.api.asked import Body, Count, Extras, Priority, Text, spec_of, submit_of
 from rota.api.bare import body_of, dry_run_of, key_of, served_by
 from rota.api.depends import Caller, DryRun, HouseDep, Key, seen
@@ -90,7 +88,7 @@ async def take(request: Request) -> Response:
     who, by = request.scope["rota.who"], request.scope["rota.by"]
     asked = await body_of(request, Submission)
     dry_run = dry_run_of(request)
-    with their_words():
+    try:
         spec = spec_of(
             house,
             asked,
@@ -112,27 +110,23 @@ async def take(request: Request) -> Response:
             private=house.settings.private,
         )
         run: Run = await act(house, who, command, dry_run)
+    except (Invalid, Full) as error:
+        refuse_in_their_words(error)
     if dry_run:
         place = house.service.place_of(run) or 1
         return Json(marked({"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place}, dry_run))
     place = house.service.position(run.id) or 1  # None: it has its GPUs already
     answer = b'{"success":true,"job_id":"%b","job":%b,"queue_position":%d}'
-    return Response(answer % (run.id.encode(), jobs.one(run), place), media_type="application/json")
+    return Ready(answer % (run.id.encode(), jobs.one(run), place))
 
 
-@contextmanager
-def their_words() -> Iterator[None]:
-    """Refusals, with the fields as this door's clients know them."""
-    try:
-        yield
-    except Invalid as error:
-        if error.field not in NAMED:
-            raise
+def refuse_in_their_words(error: Invalid | Full) -> NoReturn:
+    """With the fields as this door's clients know them."""
+    if isinstance(error, Invalid) and error.field in NAMED:
         raise Invalid(f"run_id: {error.message.removeprefix(f'{error.field}: ')}", "run_id") from error
-    except Full as error:
-        if error.field == "queue":
-            raise HTTPException(400, error.message) from error
-        raise
+    if isinstance(error, Full) and error.field == "queue":
+        raise HTTPException(400, error.message) from error
+    raise error
 
 
 async def submit(body: Submission, house: HouseDep, who: Caller, key: Key = None, dry_run: DryRun = False) -> Json:
@@ -160,7 +154,7 @@ def queue(house: HouseDep, who: Caller) -> Response:
         active = [run for run in active if house.may_see(who, run)]
     numbers = dumps(statistics_of(house.service.tally(), house.settings.queue_capacity))
     content = b'{"queued":%b,"running":%b,"statistics":%b}' % (jobs.many(waiting), jobs.many(active), numbers)
-    return Response(content, media_type="application/json")
+    return Ready(content)
 
 
 @router.get("/queue/{job_id}", summary="One job, ended ones too", responses={200: {"model": Job}, **faults(404)})
