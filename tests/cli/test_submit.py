@@ -69,7 +69,7 @@ def test_every_wish_arrives(lab: Lab) -> None:
     first = lab.submit("--held", "--", "true")
     run_id = lab.submit(
         "-G", "2", "-N", "2", "-J", "my name", "-t", "2h", "-p", "high", "--estimate", "30m", "--retries", "5",
-        "--depends", f"{first[:8]}:ended", "--tag", "a", "--tag", "b", "--gpu-type", "h100", "--cpus", "2",
+        "--depends", f"{first[-6:]}:ended", "--tag", "a", "--tag", "b", "--gpu-type", "h100", "--cpus", "2",
         "--mem", "4", "--preemptible", "--", "echo", "hi",
     )  # fmt: skip
     run = lab.json("show", run_id)

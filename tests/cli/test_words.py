@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.cli.exits import REFUSED, USAGE
 from rota.cli.slurm.output import wrap
 from rota.cli.slurm.told import told
 from rota.cli.story import changed_lines
@@ -41,6 +42,16 @@ def test_held_is_the_word_wherever_people_read(lab: Lab) -> None:
         shown = lab.out(*words)
         assert "held" in shown and "ready" not in shown, (words, shown)
     assert lab.json("show", run_id)["status"] == "ready"
+
+
+def test_the_end_of_an_id_is_enough_and_so_is_its_beginning(lab: Lab) -> None:
+    run_id, other = lab.submit("--held", "--", "true"), lab.submit("--held", "--", "true")
+    assert lab.json("show", run_id[-6:])["id"] == run_id
+    assert lab.json("show", other[:-1])["id"] == other
+    vague, unknown = lab.rota("show", run_id[:3]), lab.rota("show", "0000000")
+    assert (vague.returncode, unknown.returncode) == (USAGE, REFUSED)
+    assert f"{run_id[:3]} is part of" in vague.stderr.decode() and "give more of it" in vague.stderr.decode()
+    assert "no run's id ends with 0000000" in unknown.stderr.decode()
 
 
 def test_everything_in_the_queue_by_id_and_for_how_long_it_ran(lab: Lab) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FULL_ID = 12
 ADDRESS = "rota.address"  # in the context: whom a command talked to, for the words of an error
-MOST_LOOKED_AT = 5000  # runs, when an id is given by its beginning
+MOST_LOOKED_AT = 5000  # runs, when only a part of an id is given
 
 server_option = click.option(
     "--server", default="", metavar="URL", help="Instead of $ROTA_URL: http://host:port or unix:///path/rota.sock."
@@ -122,17 +122,18 @@ def _address() -> str:
 
 
 def full_id(client: Client, text: str) -> str:
-    """The run whose id begins so. A whole id is believed; the server will say if there is none."""
+    """The run whose id ends so, or begins so. A whole id is believed; the server will say if there is none."""
     text = text.strip().lower()
     if not text or len(text) >= FULL_ID or any(char not in "0123456789abcdef" for char in text):
         return text or "-"
-    found = {run.id for run in client.runs(archived=True, limit=MOST_LOOKED_AT) if run.id.startswith(text)}
+    looked_at = (run.id for run in client.runs(archived=True, limit=MOST_LOOKED_AT))
+    found = {run_id for run_id in looked_at if run_id.endswith(text) or run_id.startswith(text)}
     if len(found) == 1:
         return found.pop()
     if not found:
-        raise NotFound(404, f"no run begins with {text}; see `rota queue` and `rota history`", "run_id")
+        raise NotFound(404, f"no run's id ends with {text}; see `rota queue` and `rota history`", "run_id")
     some = ", ".join(sorted(found)[:4])
-    raise Refused(422, f"{len(found)} runs begin with {text}: {some}; give more of it", "run_id")
+    raise Refused(422, f"{text} is part of {len(found)} ids: {some}; give more of it", "run_id")
 
 
 def for_each(client: Client, ids: Iterable[str], act: Callable[[str], str]) -> int:

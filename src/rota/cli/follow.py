@@ -10,9 +10,9 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.cli.connect import say
 from rota.cli.exits import REFUSED
@@ -75,16 +75,19 @@ def code_of(run: Run) -> int:
     return run.exit_code if run.exit_code and 0 < run.exit_code < 256 else REFUSED
 
 
-def place(run: Run) -> str:
-    """One line on where a run stands."""
-    if run.status == "queued":
-        where = f"position {run.position}, " if run.position else ""
-        why = f"; {plain(run.reasons[0].text)}" if run.reasons else ""
-        return f"{run.id} queued: {where}expected to start {in_time(run.eta)}{why}"
-    if run.status == "ready":
-        return f"{run.id} held; let it go with `rota release {run.id}`"
-    since = run.started_at or run.launched_at
-    return f"{run.id} {run.status}" + (f" for {span(time.time() - since)}" if run.active and since else "")
+def place(run: Mapping[str, Any]) -> str:
+    """One line on where a run stands, from what the server says of it."""
+    run_id, status = plain(run["id"]), plain(run["status"])
+    if status == "queued":
+        position, reasons = run.get("position"), run.get("reasons")
+        where = f"position {position}, " if position else ""
+        why = f"; {plain(reasons[0]['text'])}" if reasons else ""
+        return f"{run_id} queued: {where}expected to start {in_time(run.get('eta'))}{why}"
+    if status == "ready":
+        return f"{run_id} held; let it go with `rota release {run_id}`"
+    since = run.get("started_at") or run.get("launched_at")
+    active = status in ("launching", "running")
+    return f"{run_id} {status}" + (f" for {span(time.time() - since)}" if active and since else "")
 
 
 def _until(client: Client, run_id: str, progress: Progress, reached: Callable[[Job], bool]) -> None:
@@ -103,7 +106,7 @@ def _until(client: Client, run_id: str, progress: Progress, reached: Callable[[J
                 # why it waits, and until when, costs the server a forecast
                 run = _look(client.run, run_id, progress)
                 if run is not None:
-                    progress.show(place(run), f"{run.status} {run.position}")
+                    progress.show(place(run.raw), f"{run.status} {run.position}")
                     told_at, told = now, standing
         time.sleep(min(max(FIRST_LOOK_S, (now - begun) * LOOK_SHARE), LAST_LOOK_S))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+
+gc.set_threshold(50_000)  # importing makes many objects and no garbage: looking for it takes a tenth of a short command
 
 try:
     import importlib
@@ -98,6 +101,8 @@ class _Lazy(click.Group):
             return super().main(*args, **named)
         except OSError as error:
             sys.exit(streams.give_up("rota", error))
+        finally:
+            gc.freeze()  # nor need what goes anyway be looked through once more on the way out
 
     def invoke(self, ctx: click.Context) -> object:
         """What goes wrong on the way to the server is one line and an exit code, whichever command it was."""

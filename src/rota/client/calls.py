@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.client.environment import exported
 from rota.client.exchange import Call, new_key
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rota.client.model.sweep import Sweep
 
 Json = Mapping[str, Any]
+T = TypeVar("T")
 
 
 def submit(
@@ -245,7 +246,12 @@ def health() -> Call[Json]:
 
 def raw(call: Call[Any]) -> Call[Json]:
     """The same call, its answer as it comes."""
-    call.decode = _object
+    return read(call, lambda data: data)
+
+
+def read(call: Call[Any], how: Callable[[Json], T]) -> Call[T]:
+    """The same call, its answer read otherwise: no model is loaded for it."""
+    call.decode = lambda data: how(_object(data))
     return call
 
 

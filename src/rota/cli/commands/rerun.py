@@ -52,7 +52,7 @@ def command(run_id: str, restore: str | None, command: tuple[str, ...], server: 
         elif not staying:
             from rota.cli.follow import place
 
-            click.echo(place(client.run(run.id)))
+            click.echo(place(client.run(run.id).raw))
         if staying:
             from rota.cli.follow import stay
 

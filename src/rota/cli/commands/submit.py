@@ -134,7 +134,7 @@ def _tell(client: Client, run_id: str, dry_run: bool, staying: bool) -> None:
     elif staying:
         say(f"run {run_id}; Ctrl-C cancels it; to only watch: rota logs -f {run_id}")
     else:
-        click.echo(place(client.run(run_id)))
+        click.echo(client.do(calls.read(calls.run(run_id), place)))
 
 
 def _note_nodes(client: Client, gpus: int, nodes: int | None) -> None:
