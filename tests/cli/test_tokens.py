@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,13 @@ def test_from_a_token_to_a_run_of_ones_own(closed: Lab, tmp_path: Path) -> None:
     closed.out("token", "revoke", listed[0]["id"])
     assert closed.rota("queue", env=env).returncode == 77
     assert closed.rota("token", "revoke", "nothing").returncode == 75
+
+
+def test_a_person_without_an_account_is_spoken_of_where_it_matters(closed: Lab) -> None:
+    """A server that is root starts everybody's runs under their own account."""
+    made = closed.rota("token", "create", "--user", "no-account-here")
+    said = b"note: no-account-here cannot run anything here" in made.stderr
+    assert (made.returncode, said) == (0, os.getuid() == 0)
 
 
 def test_a_lease_shows_its_token_where_one_is_needed(closed: Lab, tmp_path: Path) -> None:

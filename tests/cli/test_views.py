@@ -44,6 +44,7 @@ def test_whose(lab: Lab) -> None:
     me = lab.json("whoami")["name"]
     assert run_id in lab.out("queue", "--mine") and run_id in lab.out("queue", "--user", me)
     assert run_id not in lab.out("queue", "--user", "nobody-else")
+    assert "everybody's: " in lab.out("queue", "--user", me) and "everybody's" not in lab.out("queue")
 
 
 def test_what_others_wrote_is_shown_harmlessly(lab: Lab) -> None:

@@ -47,6 +47,13 @@ def test_a_directory_that_is_said_is_seen_from_here(here: Path) -> None:
     assert "workdir" not in body(workdir=""), "the server's own"
 
 
+def test_a_sweep_is_run_where_a_run_would_be(here: Path) -> None:
+    sent: dict[str, Any] = calls.create_sweep("s", "true", {"x": [1, 2]}).body
+    assert (sent["workdir"], sent["env"]) == (str(here), body()["env"])
+    sent = calls.create_sweep("s", "true", {}, workdir="", env={"SHAPE": "round"}, inherit=False).body
+    assert sent["env"] == {"SHAPE": "round"} and "workdir" not in sent
+
+
 def test_a_token_does_not_go_along_by_name_either() -> None:
     with pytest.raises(ValueError, match="ROTA_TOKEN never goes along"):
         body(env={"ROTA_TOKEN": "canary"})

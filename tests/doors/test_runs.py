@@ -49,6 +49,32 @@ def in_status(server: Server, run_id: str, *words: str) -> Any:
     return server.get(f"/runs/{run_id}").ok()
 
 
+def test_a_field_nobody_knows_is_named_and_does_no_harm(server: Server) -> None:
+    """Clients of other servers send more than ours reads; a slip of the pen must not pass in silence either."""
+    odd = {"gpus": 4, "a" * 300: {"x": [None]}}
+    wild = server.post("/sweeps/wild").ok()["id"]
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("/runs", {"name": "n", "command": "true"}),
+        (f"/sweeps/{wild}/runs", {"name": "n", "command": "true"}),
+        ("/sweeps", {"name": "s", "base_command": "true", "parameters": {"x": [1, 2]}}),
+        ("/queue/submit", {"run_id": "n", "user": "u", "command": "true", "gpu_count": 1}),
+    ]
+    for path, body in asked:
+        for dry in ("", "?dry_run=true"):
+            assert "ignored" not in server.post(path + dry, body).ok(), path
+            answer = server.post(path + dry, {**body, **odd}).ok()
+            assert answer["ignored"] == ["a" * 100, "gpus"], path
+            assert answer.get("dry_run") == (True if dry else None)
+    many = {f"field-{number:03}": 0 for number in range(500)}
+    assert len(server.post("/runs", {**asked[0][1], **many}).ok()["ignored"]) == 20
+
+
+def test_the_same_key_is_the_same_request_whatever_is_ignored(server: Server) -> None:
+    sweep = {"name": "s", "base_command": "true", "parameters": {"x": [1, 2]}, "idempotency_key": "k"}
+    first, second = server.post("/sweeps", sweep).ok(), server.post("/sweeps", {**sweep, "gpus": 4}).ok()
+    assert (first["id"], second["ignored"]) == (second["id"], ["gpus"])
+
+
 def test_the_life_of_a_run(server: Server) -> None:
     made = make(server, "echo hello; exit 3", chat_session_id="wild-1a2b3c4d", tags=["first"], env={"SECRET": "x"})
     assert {name for name, kinds in FIELDS.items() if not isinstance(made[name], kinds)} == set()

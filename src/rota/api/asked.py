@@ -20,6 +20,7 @@ from rota.core.run import Dependency, Spec, When
 
 MAX_GPUS = 100_000
 MAX_TEXT = 131_072
+MOST_NAMES, LONGEST_NAME = 20, 100
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Word = Annotated[str, Field(max_length=500)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
@@ -67,7 +68,9 @@ class Workspace(Body):
 
 
 class Extras(Body):
-    """The fields every door takes besides its own."""
+    """The fields every door takes besides its own. What it does not know it keeps by name, to say so in the answer."""
+
+    model_config = ConfigDict(extra="allow")
 
     argv: Annotated[list[Text], Field(min_length=1, max_length=10_000)] | None = Field(
         None, description="Instead of `command`: the words of the command, run without a shell."
@@ -180,6 +183,11 @@ def submit_of(
         blind=private and who.role is not Role.ADMIN,
         checked=True,
     )
+
+
+def ignored(asked: Extras) -> list[str]:
+    """The names of fields that mean nothing here: a slip of the pen should not pass in silence."""
+    return [name[:LONGEST_NAME] for name in sorted(asked.model_extra or ())[:MOST_NAMES]]
 
 
 def _dependency(item: str | After) -> Dependency:

@@ -112,7 +112,8 @@ async def make_sweep(
 ) -> tuple[Record, Mapping[str, RunState]]:
     """Its document, and the states of the runs that were made just now."""
     key = key or asked.idempotency_key or None
-    sweep_id, request = once.name_for(KIND, who, key, 12), asked.model_dump()
+    sweep_id = once.name_for(KIND, who, key, 12)
+    request = asked.model_dump(include=set(NewSweep.model_fields))
     known = await asyncio.to_thread(house.service.record, KIND, sweep_id) if key else None
     if known is not None:
         return once.same(known, once.hash_of(request), key or ""), {}

@@ -45,12 +45,16 @@ def submit(
     body |= {"command": line} if line is not None else {"argv": list(command)}
     words = (line.split() if line is not None else list(command)) or [""]
     body["name"] = name or words[0].rpartition("/")[2][:200] or "run"
-    body |= {} if workdir == "" else {"workdir": os.getcwd() if workdir is None else os.path.abspath(workdir)}
+    body |= _surroundings(workdir, env, inherit)
     body |= {"gpu_count": gpus} if gpus is not None else {}
-    pairs = [f"{variable}={value}" for variable, value in (env or {}).items()]
-    body["env"] = exported("ALL", os.environ, pairs) if inherit else dict(env or {})
     body |= {field: value for field, value in more.items() if value is not None}
     return Call("POST", "/runs", _run, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
+
+
+def _surroundings(workdir: str | None, env: Mapping[str, str] | None, inherit: bool) -> dict[str, Any]:
+    where = {} if workdir == "" else {"workdir": os.getcwd() if workdir is None else os.path.abspath(workdir)}
+    pairs = [f"{variable}={value}" for variable, value in (env or {}).items()]
+    return {**where, "env": exported("ALL", os.environ, pairs) if inherit else dict(env or {})}
 
 
 def run(run_id: str) -> Call[Run]:
@@ -148,19 +152,22 @@ def create_sweep(
     max_runs: int = 10,
     auto_start: bool = False,
     workdir: str | None = None,
+    env: Mapping[str, str] | None = None,
+    inherit: bool = True,
     dry_run: bool = False,
     idempotency_key: str = "",
     **more: Any,
 ) -> Call[Sweep]:
-    """A run for each combination of the parameters. `more` are further fields of POST /sweeps and of a run."""
-    must_be_known("create_sweep", more, OF_A_SWEEP, ("max_runs", "auto_start", "workdir", "dry_run"))
+    """A run for each combination of the parameters, where and with what `submit` would run it. `more` are more fields
+    of POST /sweeps and of a run."""
+    must_be_known("create_sweep", more, OF_A_SWEEP, ("max_runs", "auto_start", "workdir", "env", "inherit", "dry_run"))
     body: dict[str, Any] = {
         "name": name,
         "base_command": base_command,
         "parameters": dict(parameters),
         "max_runs": max_runs,
         "auto_start": auto_start,
-        "workdir": workdir,
+        **_surroundings(workdir, env, inherit),
         **more,
     }
     body = {field: value for field, value in body.items() if value is not None}

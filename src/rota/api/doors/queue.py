@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from rota.api.act import act
 from rota.api.answers import Json, Ready, dumps
-from rota.api.asked import Body, Count, Extras, Priority, Text, spec_of, submit_of
+from rota.api.asked import Body, Count, Extras, Priority, Text, ignored, spec_of, submit_of
 from rota.api.bare import body_of, dry_run_of, key_of, served_by
 from rota.api.depends import Caller, DryRun, HouseDep, Key, seen
 from rota.api.dry import marked
@@ -57,6 +57,7 @@ class Submitted(BaseModel):
     job: Job
     queue_position: int
     dry_run: bool | None = None
+    ignored: list[str] | None = Field(None, description="Fields of the request that mean nothing here.")
 
 
 class Queue(BaseModel):
@@ -112,10 +113,10 @@ async def take(request: Request) -> Response:
         run: Run = await act(house, who, command, dry_run)
     except (Invalid, Full) as error:
         refuse_in_their_words(error)
-    if dry_run:
-        place = house.service.place_of(run) or 1
-        return Json(marked({"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place}, dry_run))
-    place = house.service.position(run.id) or 1  # None: it has its GPUs already
+    place = (house.service.place_of(run) if dry_run else house.service.position(run.id)) or 1  # None: has its GPUs
+    if dry_run or asked.model_extra:
+        answered = {"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place}
+        return Json(marked(answered, dry_run, ignored(asked)))
     answer = b'{"success":true,"job_id":"%b","job":%b,"queue_position":%d}'
     return Ready(answer % (run.id.encode(), jobs.one(run), place))
 

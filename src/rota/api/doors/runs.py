@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body, Text
+from rota.api.asked import Body, Text, ignored
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, seen
 from rota.api.doors import explain, runs_change
 from rota.api.dry import marked
@@ -84,7 +84,7 @@ async def create_run(
         sweep = await asyncio.to_thread(sweep_for, house, who, asked.sweep_id, "Sweep not found: {}", change=True)
         group, chat = sweep.id, sweep.body.get("chat_session_id")
     run = await act(house, who, submit_run(house, who, by, asked, group=group, chat=chat, key=key), dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run))
+    return Json(marked(Renderer(house).run(run), dry_run, ignored(asked)))
 
 
 @router.get("/runs/{run_id}", summary="One run, whole", responses={200: {"model": RunShape}, **faults(404)})

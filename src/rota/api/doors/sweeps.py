@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
+from rota.api.asked import ignored
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy
 from rota.api.dry import marked
 from rota.api.faults import faults
@@ -54,8 +55,8 @@ async def create_sweep(
     """Every combination of `parameters`, in the order of the keys, up to `max_runs`; all of them are made, or none."""
     record, states = await make_sweep(house, who, by, asked, key=key, dry_run=dry_run)
     if dry_run:
-        return Json(marked(sweep_of(record, states, None), dry_run))
-    return Json(await asyncio.to_thread(_shown, house, record))
+        return Json(marked(sweep_of(record, states, None), dry_run, ignored(asked)))
+    return Json(marked(await asyncio.to_thread(_shown, house, record), False, ignored(asked)))
 
 
 @router.get("/sweeps", summary="Sweeps, newest first", responses={200: {"model": list[SweepShape]}, **faults()})
@@ -106,7 +107,7 @@ async def add_run(
     sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
     chat = sweep.body["chat_session_id"]
     run = await act(house, who, submit_run(house, who, by, asked, group=sweep.id, chat=chat, key=key), dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run))
+    return Json(marked(Renderer(house).run(run), dry_run, ignored(asked)))
 
 
 @router.post(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from rota.api.house import House
 from rota.api.render.words import (
@@ -63,6 +63,7 @@ class RunShape(BaseModel):
     max_retries: int
     simulated: bool
     tags: list[str]
+    ignored: list[str] | None = Field(None, description="Of the request that made it: fields that mean nothing here.")
 
 
 class Renderer:

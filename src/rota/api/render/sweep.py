@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from rota.api.render.words import RUN_WORDS
 from rota.app.ports import Record
@@ -41,6 +41,7 @@ class SweepShape(BaseModel):
     ui_config: dict[str, Any] | None
     creation_context: dict[str, Any] | None
     progress: Progress
+    ignored: list[str] | None = Field(None, description="Of the request that made it: fields that mean nothing here.")
 
 
 def sweep_of(record: Record, states: Mapping[str, RunState], parallel: int | None) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def command(
             others = chosen.others(client)
             if quiet:
                 return "\n".join([*(job.id for job in jobs), *(run.id for run in others)])
-            return _picture(found, jobs, others)
+            return _picture(found, jobs, others, everybodys=bool(user or sweep))
 
         if as_json:
             emit(_json(client, chosen))
@@ -94,7 +94,7 @@ def _json(client: Client, chosen: _Chosen) -> dict[str, object]:
     return answer
 
 
-def _picture(found: Queue, jobs: Iterable[Job], others: Iterable[Run]) -> str:
+def _picture(found: Queue, jobs: Iterable[Job], others: Iterable[Run], *, everybodys: bool) -> str:
     from rota.cli.table import table
 
     now = time.time()
@@ -108,6 +108,7 @@ def _picture(found: Queue, jobs: Iterable[Job], others: Iterable[Run]) -> str:
     line = f"{running} running, {statistics.get('queued', len(found.queued))} waiting"
     held = statistics.get("held")
     line += f", {held} held" if held else ""
+    line = f"everybody's: {line}" if everybodys else line  # and not only of the runs above
     if not rows:
         return f"nothing here: {plain(line)}; try: rota submit -- echo hello"
     return f"{table(HEADS, rows, right=('GPUS', 'TIME'))}\n\n{plain(line)}"

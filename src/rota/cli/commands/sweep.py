@@ -66,6 +66,7 @@ def command(name: str, base_command: str, params: tuple[str, ...], server: str, 
             max_runs=options["max_runs"] or size,
             auto_start=starts,
             dry_run=options["dry_run"],
+            inherit=False,
             **fields,
         )
         if options["parallel"] and not options["held"] and not options["dry_run"]:

@@ -14,6 +14,7 @@ from rota.cli.connect import connect, emit, json_option, say, server_option
 from rota.cli.exits import REFUSED
 from rota.cli.nearby import server_of
 from rota.cli.options import data_dir_option
+from rota.cli.render import plain
 from rota.cli.values import Duration
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def create(quiet: bool, as_json: bool, data_dir: Path, server: str, **wanted: An
         click.echo(made["token"])
     else:
         click.echo(made["token"])
+        if made.get("warning"):
+            say(f"note: {plain(made['warning'])}")
         say(f"token {made['id']} of {made['user']} ({made['role']}); it is not shown again. Use it with: rota login")
 
 
