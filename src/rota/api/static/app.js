@@ -47,6 +47,8 @@ function ago(seconds) {
   return past < 172800 ? `${(past / 3600).toFixed(1)} h` : `${Math.round(past / 86400)} d`;
 }
 
+const word = status => status === "ready" ? "held" : status; // as the commands say it
+
 function opener(run, withId) {
   const button = make("button", run.name || run.run_id || run.id, "link");
   button.addEventListener("click", () => show(run.id));
@@ -102,7 +104,7 @@ async function refresh() {
       row(index + 1, opener({ id: job.id, name: job.name || job.run_id }, true), job.user, job.gpu_count, job.priority, ago(job.submitted_at), canceller(job))));
     $("runs").replaceChildren(...runs.map((run) => {
       const active = run.status === "running" || run.status === "launching";
-      const line = row(opener(run, true), run.user, make("span", run.status, run.status), (run.gpus || []).join(" "),
+      const line = row(opener(run, true), run.user, make("span", word(run.status), run.status), (run.gpus || []).join(" "),
         active ? ago(run.started_at || run.launched_at) : run.ended_at ? `${ago(run.ended_at)} ago` : "", active ? canceller(run) : "");
       return line;
     }));
@@ -134,7 +136,7 @@ function watch() {
 async function fill(id) {
   const run = await call(`/runs/${id}`);
   $("detail-title").textContent = run.name;
-  const facts = [["id", run.id], ["status", run.status], ["who", run.user], ["command", run.command], ["directory", run.workdir],
+  const facts = [["id", run.id], ["status", word(run.status)], ["who", run.user], ["command", run.command], ["directory", run.workdir],
     ["GPUs", (run.gpus || []).join(" ") || run.gpu_count], ["exit code", run.exit_code], ["error", run.error]];
   $("facts").replaceChildren(...facts.filter(([, value]) => value !== null && value !== undefined && value !== "")
     .flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
