@@ -18,7 +18,7 @@ HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"ok"})
+    await send({"type": "http.response.body", "body": b"ok" if scope.get("rota.whole") else b"OK"})
 
 
 def talk(what: Talk) -> None:
@@ -75,7 +75,7 @@ def test_nor_half_of_a_second_one() -> None:
 def test_nor_a_body_that_nobody_wants_any_more() -> None:
     async def rest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + b"content-length: 1000000\r\n\r\n")
-        assert b"200 OK" in await reader.readuntil(b"ok")
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\nOK")
         with pytest.raises((ConnectionError, EOFError)):
             while True:
                 writer.write(b"x")
@@ -110,9 +110,34 @@ def test_a_long_body_is_no_long_head() -> None:
         for _ in range(3):
             writer.write(HEAD + b"content-length: %d\r\n\r\n" % size + b"x" * size)
             await writer.drain()
-            assert b"200 OK" in await reader.readuntil(b"ok")
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\nOK")
 
     talk(whole)
+
+
+def test_a_body_that_came_with_its_head_is_known_to_be_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And none other: of all others the guard counts bytes and seconds."""
+    monkeypatch.setattr(serve, "MAX_BODY", 10)
+    post, chunked = HEAD + b"content-length: 3\r\n\r\n", HEAD + b"transfer-encoding: chunked\r\n\r\n"
+
+    async def pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def answer(*sent: bytes) -> bytes:
+            for piece in sent:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0.05)
+            return (await reader.readuntil(b"\r\n\r\n") + await reader.readexactly(2))[-2:]
+
+        assert await answer(HEAD + b"\r\n") == b"ok"
+        assert await answer(post + b"abc") == b"ok"
+        assert await answer(post + b"a", b"bc") == b"OK"
+        assert await answer(chunked + b"3\r\nabc\r\n0\r\n\r\n") == b"ok"
+        assert await answer(chunked + b"3\r\nabc\r\n", b"0\r\n\r\n") == b"OK"
+        assert await answer(chunked + b"5\r\nabcde\r\n6\r\nabcdef\r\n0\r\n\r\n") == b"OK", "too long to be believed"
+        assert await answer(post + b"abc" + post + b"a", b"bc") == b"ok"  # and the next, which came in two
+        assert (await reader.readuntil(b"\r\n\r\n") + await reader.readexactly(2))[-2:] == b"OK"
+
+    talk(pieces)
 
 
 @pytest.mark.parametrize(
