@@ -74,7 +74,14 @@ def engine(path: Path, options: str, begin: str, *pragmas: str, pooled: bool = F
         )
     else:
         made = create_engine("sqlite://", module=module, creator=connect, poolclass=NullPool, hide_parameters=True)
-    event.listen(made, "begin", lambda connection: connection.exec_driver_sql(begin))
+
+    def begins(connection: Connection) -> None:
+        try:  # straight to the driver: through SQLAlchemy this word costs as much as a commit's inserts
+            connection.connection.cursor().execute(begin)
+        except module.Error as error:
+            raise DBAPIError(begin, None, error) from error
+
+    event.listen(made, "begin", begins)
     return made
 
 
