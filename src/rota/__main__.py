@@ -1,4 +1,4 @@
-from rota.cli.main import main
+from rota.cli.start import main
 
 if __name__ == "__main__":
     main()

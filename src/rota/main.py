@@ -76,13 +76,12 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         jobs = LocalBackend(data_dir.path)
         _make_room_for_descriptors()  # only now: jobs keep the limit this server was started with
         service: Service
-        clock = SystemClock()
-        newest = _newest(store)
+        new_id = NewIds()
         loop = Loop(
             store,
             RoutedBackend(jobs, LeaseBackend(data_dir.path, processes, later)),
-            clock=clock,
-            new_id=NewIds(clock.now, newest),
+            clock=SystemClock(),
+            new_id=new_id,
             site=Site(str(data_dir.path / "checkpoints"), _own_env(), _accounts(settings)),
             on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
         )
@@ -91,6 +90,8 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         stack.callback(loop.close)
         try:
             loop.open(probe.nodes())
+            for newest in store.runs(RunFilter(limit=1)):
+                new_id.go_on_from(newest.id, loop.now())
         except StoreError as error:
             raise CannotStart(str(error)) from error
         gc.freeze()  # what was loaded stays: no full collection should walk it again and again
@@ -104,15 +105,6 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         leases.open()
         detector = ClusterDetector(_surroundings(settings), _count_gpus)
         yield Rota(service, leases, processes, samples, detector, data_dir.path)
-
-
-def _newest(store: Store) -> str | None:
-    """The id of the last run that was submitted."""
-    try:
-        found = store.runs(RunFilter(limit=1))
-    except StoreError as error:
-        raise CannotStart(str(error)) from error
-    return found[0].id if found else None
 
 
 def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = False) -> int:

@@ -27,6 +27,13 @@ def test_a_line_goes_to_a_shell_and_words_do_not(house: House) -> None:
     assert spec(house, {"argv": ["echo", "$HOME"]}, command=None).argv == ("echo", "$HOME")
 
 
+def test_of_a_field_nobody_knows_only_the_name_is_kept() -> None:
+    asked = Extras.model_validate_json(b'{"b": [' + b"{}," * 9999 + b'{}], "a": null, "cpus": 2}')
+    assert (asked.model_extra, asked.ignored(), asked.cpus) == ({"a": None, "b": None}, ["a", "b"], 2)
+    assert not {"a", "b"} & asked.known().keys()
+    assert Extras.model_validate({"b": object()}).model_extra == {"b": None}
+
+
 def test_it_is_one_or_the_other(house: House) -> None:
     for extras, command in (({}, None), ({"argv": ["a"]}, "b"), ({}, " \n"), ({}, "")):
         with pytest.raises(Invalid) as caught:

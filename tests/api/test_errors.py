@@ -102,6 +102,11 @@ def test_no_number_is_written_that_json_does_not_have() -> None:
         assert dumps({"x": [odd]}) == b'{"x":[null]}'
 
 
+def test_nor_beside_half_a_surrogate_pair() -> None:
+    odd = {"x": [float("nan"), {"y": ("\udcff", float("inf"), 1.5)}]}
+    assert dumps(odd) == rb'{"x":[null,{"y":["\udcff",null,1.5]}]}'
+
+
 def test_half_a_surrogate_pair_is_escaped() -> None:
     assert dumps({"name": "a\udcff"}) == rb'{"name":"a\udcff"}'
 

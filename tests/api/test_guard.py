@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rota.api import guard as module
-from rota.api.guard import HEADERS, MAX_BODY, Guard, is_open
+from rota.api.guard import HEADERS, HOSTS_REMEMBERED, LONGEST_HOST, MAX_BODY, Guard, is_open
 from rota.api.house import House
 from rota.api.limits import Buckets
 from tests.api.kit import Answer, call, echo, gate_of, issue
@@ -48,6 +48,13 @@ class TestHost:
     @pytest.mark.parametrize("host", OURS)
     def test_our_names(self, guard: Guard, host: str) -> None:
         assert call(guard, headers={"host": host, **SESAME}).status == 200
+
+    def test_what_is_remembered_of_them_is_bounded(self, guard: Guard) -> None:
+        assert call(guard, headers={"host": "127.0.0.1:" + "1" * 5000, **SESAME}).status == 200
+        for port in range(HOSTS_REMEMBERED + 50):
+            assert call(guard, headers={"host": f"127.0.0.1:{port}", **SESAME}).status == 200
+        assert len(guard._known_hosts) == HOSTS_REMEMBERED
+        assert max(map(len, guard._known_hosts)) <= LONGEST_HOST
 
     @pytest.mark.parametrize("host", FOREIGN)
     def test_names_that_were_made_to_point_here(self, guard: Guard, host: str) -> None:

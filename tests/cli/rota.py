@@ -15,7 +15,7 @@ from typing import Any
 from tests.app.house import PATIENCE_S, SOURCES, House, until
 
 ROTA = [sys.executable, "-m", "rota"]
-PROGRAM = [sys.executable, "-c", "from rota.cli.main import main; main()"]
+PROGRAM = [sys.executable, "-c", "from rota.cli.start import main; main()"]
 
 
 class Shell:

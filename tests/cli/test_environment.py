@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from rota.cli.environment import SECRETS, exported
@@ -58,6 +60,14 @@ def test_a_secret_never_goes_along(name: str) -> None:
         with pytest.raises(ValueError, match=f"{name} never goes along") as told:
             exported(text, {name: "canary"}, pairs)
         assert "canary" not in str(told.value)
+
+
+def test_what_is_no_text_stays_behind_and_is_not_to_be_had_by_name() -> None:
+    odd = {**MINE, "ODD": os.fsdecode(b"\xff")}
+    assert set(exported("ALL", odd)) == {"PATH", "HOME", "A", "B"}
+    for asked in ({"text": "ODD"}, {"text": "ALL", "pairs": ["ODD"]}):
+        with pytest.raises(ValueError, match="ODD holds bytes that are no text"):
+            exported(env=odd, **asked)
 
 
 def test_every_secret_that_rota_reads_is_known_here() -> None:

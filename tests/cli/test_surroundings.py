@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,9 +53,15 @@ def test_arguments_that_are_no_utf8(lab: Lab) -> None:
     assert done.stderr.count(b"\n") <= 1
 
 
-def test_run_ids_are_completed(lab: Lab) -> None:
+def test_a_variable_that_is_no_utf8_holds_up_nothing(lab: Lab) -> None:
+    env: dict[str, str] = {**lab.env, "ODD": os.fsdecode(b"\xff")}
+    assert lab.rota("submit", "-q", "--wait", "--", "sh", "-c", "test -z $ODD", env=env).returncode == 0
+
+
+@pytest.mark.parametrize("part", [slice(2), slice(-4, None)])
+def test_run_ids_are_completed(lab: Lab, part: slice) -> None:
     run_id = lab.submit("--held", "--", "true")
-    env = {**lab.env, "_ROTA_COMPLETE": "bash_complete", "COMP_WORDS": f"rota show {run_id[:2]}", "COMP_CWORD": "2"}
+    env = {**lab.env, "_ROTA_COMPLETE": "bash_complete", "COMP_WORDS": f"rota show {run_id[part]}", "COMP_CWORD": "2"}
     words = [
         sys.executable,
         "-c",

@@ -54,7 +54,7 @@ def test_what_others_wrote_is_shown_harmlessly(lab: Lab) -> None:
         assert "\x1b" not in lab.out(*words) and "\u202e" not in lab.out(*words)
 
 
-def test_ids_by_their_beginning(lab: Lab) -> None:
+def test_ids_by_their_end(lab: Lab) -> None:
     run_id = lab.submit("--held", "--", "true")
     assert lab.json("show", run_id[-6:])["id"] == run_id
     for text in ("", "-", "zz", "zzzz", "ffffffffffff", "../etc", "a/b", "é"):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rota.cli.exits import REFUSED, USAGE
+from rota.cli.follow import place
 from rota.cli.slurm.output import wrap
 from rota.cli.slurm.told import told
 from rota.cli.story import changed_lines
@@ -110,6 +111,33 @@ def test_changed_lines_are_those_added_and_taken_away() -> None:
     assert changed_lines("") == 0
 
 
+ODD = "\x1b]0;owned\x07"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({}, "1" * 12 + " "),
+        ({"status": ODD}, "1" * 12 + " \ufffd]0;owned\ufffd"),
+        ({"status": "queued"}, "1" * 12 + " queued: expected to start unknown"),
+        ({"status": "queued", "reasons": [{}]}, "1" * 12 + " queued: expected to start unknown"),
+        ({"status": "queued", "position": 2, "reasons": ["full"]}, "position 2, expected to start unknown; full"),
+        ({"status": "ready"}, "held; let it go"),
+    ],
+)
+def test_where_a_run_stands_from_what_any_server_says(said: dict[str, object], shown: str) -> None:
+    assert shown in place({"id": "1" * 12, **said})
+
+
+@pytest.mark.parametrize("said", [{"position": ODD}, {"eta": ODD}, {"reasons": 5}, {"id": None, "position": [1]}])
+def test_what_is_not_understood_is_said_to_be_so(box: Lab, said: dict[str, object]) -> None:
+    """By one line, without what was said on the terminal."""
+    run = {"id": "1" * 12, "status": "queued", **said}
+    with stub(partial(_same, ok(run))) as server:
+        code, out, err = call("submit", "--", "true", ROTA_URL=server.url)
+    assert code == 69 and ODD not in out + err and err.count("\n") == 1
+
+
 def test_a_token_that_has_expired_is_named(tmp_path: Path) -> None:
     with Lab(tmp_path) as lab:
         token = lab.out("token", "create", "--user", "ann", "--expires", "0.05", "-q").strip()
@@ -153,7 +181,7 @@ def test_ctrl_c_while_the_program_is_loaded_is_quiet(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text(f"import os\nos.kill(os.getpid(), {int(signal.SIGINT)})\nwhile True: pass\n")
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCES}"}
     done = subprocess.run(
-        [sys.executable, "-c", "from rota.cli.main import main; main()"], check=False, env=env, capture_output=True
+        [sys.executable, "-c", "from rota.cli.start import main; main()"], check=False, env=env, capture_output=True
     )
     assert (done.returncode, done.stderr) == (130, b"")
 

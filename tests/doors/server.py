@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.app.house import PATIENCE_S, SOURCES, House, until
 
-PROGRAM = [sys.executable, "-c", "from rota.cli.main import main; main()"]
+PROGRAM = [sys.executable, "-c", "from rota.cli.start import main; main()"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,14 @@ def test_what_is_hidden_looks_like_what_is_not_there(hidden: Secretive, route: s
     assert told == missing.body, "the two must not be told apart"
 
 
+def test_nor_at_the_port_that_needs_no_token(hidden: Secretive) -> None:
+    ids = (hidden.run, hidden.held, hidden.job, "f" * 12)
+    answers = {one: ask(hidden.lab.lease_port, "POST", "/release", {"job_id": one}) for one in ids}
+    assert {answer.status for answer in answers.values()} == {404}
+    told = {answer.body.replace(one.encode(), b"f" * 12) for one, answer in answers.items()}
+    assert len(told) == 1, "they must not be told apart"
+
+
 @pytest.mark.parametrize("route", [route for route in TABLE if route.startswith("GET /") and "{" not in route])
 @pytest.mark.parametrize("by", ["ben", "eve", "bot"])
 def test_no_list_and_no_sum_names_it(hidden: Secretive, route: str, by: str) -> None:

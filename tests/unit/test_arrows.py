@@ -190,7 +190,7 @@ def test_a_wrong_arrow_is_caught(tmp_path: Path, name: str, code: str, target: s
         ("__init__.py", "def __getattr__(name):\n    from rota.client import Client"),
         ("cli/submit.py", "from rota.client import Client"),
         ("main.py", "import sqlalchemy\nfrom rota import adapters, api, app, config"),
-        ("__main__.py", "from rota.cli.main import main"),
+        ("__main__.py", "from rota.cli.start import main"),
     ],
 )
 def test_a_right_arrow_passes(tmp_path: Path, name: str, code: str) -> None:

@@ -88,7 +88,7 @@ class System:
                 self.store,
                 SimulatedBackend(self.world),
                 clock=self.clock,
-                new_id=lambda: f"{self.rnd.randrange(1 << 48):012x}",
+                new_id=lambda now: f"{self.rnd.randrange(1 << 48):012x}",
                 site=Site("/nowhere"),
                 on_fatal=lambda error: None,
             )

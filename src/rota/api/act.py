@@ -38,13 +38,17 @@ class Answers:
         sent.add_done_callback(expected.copy)
         return expected.waiting
 
-    def done(self, expected: _Expected) -> None:
+    def ring(self, expected: _Expected) -> None:
         """On any thread. The bell is read after the answer lies there and unset before they are handed out, so none is
         forgotten."""
         self._ready.append(expected)
-        if not self._rung and not self.loop.is_closed():
+        if not self._rung:
             self._rung = True
-            self.loop.call_soon_threadsafe(self._hand_out)
+            try:
+                self.loop.call_soon_threadsafe(self._hand_out)
+            except RuntimeError:
+                if not self.loop.is_closed():  # else there is nobody left to tell, and the writer must go on
+                    raise
 
     def _hand_out(self) -> None:
         self._rung = False
@@ -70,11 +74,11 @@ class _Expected:
 
     def set_result(self, result: Any, /) -> None:
         self._result, self._there = result, True
-        self._answers.done(self)
+        self._answers.ring(self)
 
     def set_exception(self, exception: BaseException, /) -> None:
         self._error, self._there = exception, True
-        self._answers.done(self)
+        self._answers.ring(self)
 
     def done(self) -> bool:
         return self._there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -29,4 +30,12 @@ def dumps(content: Any) -> bytes:
         return to_json(content, ensure_ascii=True, inf_nan_mode="null")
     except PydanticSerializationError:
         # a name from the system may hold halves of surrogate pairs, which only escapes can carry
-        return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
+        return json.dumps(_finite(content), separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    return [_finite(value) for value in content] if isinstance(content, list | tuple) else content

@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import core_schema
 
 from rota.api.house import House
 from rota.api.render.words import argv_of
@@ -67,10 +68,36 @@ class Workspace(Body):
     env: Annotated[dict[Word, Text], Field(max_length=200)] = Field(default_factory=dict)
 
 
-class Extras(Body):
-    """The fields every door takes besides its own. What it does not know it keeps by name, to say so in the answer."""
+class _Dropped:
+    """The value of a field that means nothing here: it is not even made, however large it is."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.with_default_schema(core_schema.none_schema(), default=None, on_error="default")
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {}
+
+
+class Making(Body):
+    """Of requests that make something: fields nobody knows are kept by name, to say so in the answer."""
 
     model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, _Dropped] = Field(init=False)
+
+    def ignored(self) -> list[str]:
+        """A slip of the pen should not pass in silence."""
+        return [name[:LONGEST_NAME] for name in sorted(self.model_extra or ())[:MOST_NAMES]]
+
+    def known(self) -> dict[str, Any]:
+        return self.model_dump(include=set(type(self).model_fields))
+
+
+class Extras(Making):
+    """The fields every door takes besides its own."""
 
     argv: Annotated[list[Text], Field(min_length=1, max_length=10_000)] | None = Field(
         None, description="Instead of `command`: the words of the command, run without a shell."
@@ -183,11 +210,6 @@ def submit_of(
         blind=private and who.role is not Role.ADMIN,
         checked=True,
     )
-
-
-def ignored(asked: Extras) -> list[str]:
-    """The names of fields that mean nothing here: a slip of the pen should not pass in silence."""
-    return [name[:LONGEST_NAME] for name in sorted(asked.model_extra or ())[:MOST_NAMES]]
 
 
 def _dependency(item: str | After) -> Dependency:

@@ -32,7 +32,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY = 4 << 20
 BODY_WITHIN_S = 30.0
-HOSTS_REMEMBERED = 1000
+HOSTS_REMEMBERED, LONGEST_HOST = 1000, 256
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login"})
 OPEN_TO_READ = frozenset({"/prompt-skills"})
@@ -112,7 +112,7 @@ class Guard:
             return True
         if not self._is_ours(host):
             return False
-        if len(self._known_hosts) < HOSTS_REMEMBERED:
+        if len(host) <= LONGEST_HOST and len(self._known_hosts) < HOSTS_REMEMBERED:
             self._known_hosts.add(host)
         return True
 
@@ -138,7 +138,7 @@ class Guard:
         if found.status == 401:
             if self._needs_no_token and not headers.token:
                 self._mark(scope, Known(OWNER_OF_PID, "pid"))
-                return None
+                return self._pace(OWNER_OF_PID)
             if is_open(scope["path"], scope.get("method", "GET")) and scope["type"] == "http":
                 self._mark(scope, Known(STRANGER, ""))
                 return None

@@ -14,7 +14,20 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from rota.api import grid, once
 from rota.api.act import act
-from rota.api.asked import Body, Count, Extras, Free, Priority, Text, Word, compact, gpus_by_default, spec_of, submit_of
+from rota.api.asked import (
+    Body,
+    Count,
+    Extras,
+    Free,
+    Making,
+    Priority,
+    Text,
+    Word,
+    compact,
+    gpus_by_default,
+    spec_of,
+    submit_of,
+)
 from rota.api.house import House
 from rota.api.newrun import Note
 from rota.api.shelf import Shelf, owner_of
@@ -28,6 +41,7 @@ from rota.core.run import Run, RunState
 
 MOST_RUNS = 10_000
 MOST_DIFFS = 16 << 20  # bytes of diff, with all the runs of one sweep
+MOST_ENV = 64 << 20  # and of environment
 Goal = Annotated[str, Field(max_length=100_000)]
 Object = Free
 MaxRuns = Annotated[int, Field(ge=1, le=MOST_RUNS)]
@@ -37,7 +51,7 @@ Stage = Literal["draft", "pending", "running"]
 Where = Annotated[str, Field(max_length=4096)]
 
 
-class WildSweep(Body):
+class WildSweep(Making):
     name: Name = "Wild Loop Sweep"
     goal: Goal = ""
     chat_session_id: Note | None = None
@@ -92,7 +106,7 @@ async def make_wild(
     house: House, who: Principal, by: str, asked: WildSweep, *, key: str | None, dry_run: bool
 ) -> Record:
     body = {
-        **asked.model_dump(),
+        **asked.known(),
         "user": _user(who, by, asked.user),
         "base_command": "",
         "workdir": house.workdir,
@@ -104,7 +118,7 @@ async def make_wild(
         "draft": False,
     }
     draft = Draft(KIND, once.name_for(KIND, who, key, 12), "")
-    return await Shelf(house, who).add(draft, body, asked.model_dump(), key, dry_run)
+    return await Shelf(house, who).add(draft, body, asked.known(), key, dry_run)
 
 
 async def make_sweep(
@@ -113,7 +127,7 @@ async def make_sweep(
     """Its document, and the states of the runs that were made just now."""
     key = key or asked.idempotency_key or None
     sweep_id = once.name_for(KIND, who, key, 12)
-    request = asked.model_dump(include=set(NewSweep.model_fields))
+    request = asked.known()
     known = await asyncio.to_thread(house.service.record, KIND, sweep_id) if key else None
     if known is not None:
         return once.same(known, once.hash_of(request), key or ""), {}
@@ -173,6 +187,11 @@ def _submits(
     cells = grid.cells(asked.parameters, most)
     if asked.workspace is not None and len(cells) * len(asked.workspace.diff) > MOST_DIFFS:
         raise Invalid("workspace: this diff is too large to be kept with so many runs; commit first", "workspace")
+    size = sum(len(name) + len(value) for name, value in asked.env.items())
+    if len(cells) * size > MOST_ENV:
+        raise Invalid(
+            f"env: {size:,} bytes are too many to be kept with each of {len(cells):,} runs; send fewer variables", "env"
+        )
     gpus = gpus_by_default(house) if asked.gpu_count is None else asked.gpu_count
     held = not (asked.auto_start or asked.status == "running")
     found = []

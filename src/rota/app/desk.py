@@ -20,6 +20,7 @@ from rota.core.run import Run
 from rota.core.state import State
 
 MAX_WHY = 1000
+NewId = Callable[[float], str]  # at that time
 
 
 def reason(given: str, otherwise: str = "") -> str:
@@ -36,7 +37,7 @@ class Desk:
         store: Store,
         now: float,
         tick: float,
-        new_id: Callable[[], str],
+        new_id: NewId,
         *,
         kinds: dict[str, int] | None = None,
         accounts: Accounts = ONE_FOR_ALL,
@@ -45,7 +46,7 @@ class Desk:
         self.store = store
         self.now = max(now, state.at)  # events never go back in time, whatever the clock does
         self.tick = tick
-        self.new_id = new_id
+        self._new_id = new_id
         self.accounts = accounts
         self.events: list[Event] = []
         self.keys: dict[tuple[str, str], KeyRecord] = {}
@@ -55,11 +56,14 @@ class Desk:
     def trial(self) -> Desk:
         """A desk to try something out on: what is written there goes nowhere."""
         state, kinds = self.state.fork(), dict(self.kinds)
-        twin = Desk(state, self.store, self.now, self.tick, self.new_id, kinds=kinds, accounts=self.accounts)
+        twin = Desk(state, self.store, self.now, self.tick, self._new_id, kinds=kinds, accounts=self.accounts)
         twin.state.history = self.state.history.copy()
         twin.state.touched = dict(self.state.touched)
         twin.keys, twin.records = dict(self.keys), dict(self.records)
         return twin
+
+    def new_id(self) -> str:
+        return self._new_id(self.now)
 
     def write(self, event: Event) -> None:
         reduce(self.state, event)

@@ -21,7 +21,7 @@ from threading import Condition, Thread
 from typing import Any
 
 from rota.app import dispatch, reconcile
-from rota.app.desk import Answer, Desk, Item, Work
+from rota.app.desk import Answer, Desk, Item, NewId, Work
 from rota.app.errors import Full, Refused, Unavailable
 from rota.app.ports import Backend, Clock, Ended, Fenced, Report, Store, StoreBroken, StoreBusy, StoreError, StoreFull
 from rota.app.settle import settle
@@ -51,7 +51,7 @@ class Loop:
         backend: Backend,
         *,
         clock: Clock,
-        new_id: Callable[[], str],
+        new_id: NewId,
         site: dispatch.Site,
         on_fatal: Callable[[BaseException], None],
     ) -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 PER_SECOND = 1 << 16
+AHEAD_S = 3600.0  # an id further in the future was not given by a clock
 _LAST = (1 << 48) - 1
 
 
 class NewIds:
-    """12 hex digits that grow from run to run: the time, in 65,536ths of a second, or the next after the last one.
+    """12 hex digits that grow from run to run: the house's time in 65,536ths of a second, or the next after the last.
 
     Growing, since the store keeps indexes of them. By chance, every new run would land on another page of each, and a
-    commit would write the more of them the longer the history is."""
+    commit would write the more of them the longer the history is. And by the time rather than by counting on from the
+    store: after an old copy of the store was put back, nothing that was forgotten with it may be taken for a new run's.
+    """
 
-    def __init__(self, now: Callable[[], float], newest: str | None) -> None:
-        """`newest` is the last one given by the servers before: a clock that was set back must not give it again."""
-        self._now = now
-        self._given = int(newest, 16) if newest else 0
+    def __init__(self) -> None:
+        self._given = 0
 
-    def __call__(self) -> str:
-        self._given = max(self._given + 1, int(self._now() * PER_SECOND)) & _LAST
-        return f"{self._given:012x}"
+    def go_on_from(self, newest: str, now: float) -> None:
+        """After the newest id in the store. Many runs at once get a little ahead of the time."""
+        number = int(newest, 16)
+        if number <= (now + AHEAD_S) * PER_SECOND:
+            self._given = max(self._given, number)
+
+    def __call__(self, now: float) -> str:
+        self._given = max(self._given + 1, int(now * PER_SECOND))
+        return f"{self._given & _LAST:012x}"

@@ -1,4 +1,4 @@
-"""From a command to the server and back: the client, ids by their beginning, and what an error means to a shell."""
+"""From a command to the server and back: the client, ids by a part of them, and what an error means to a shell."""
 
 from __future__ import annotations
 

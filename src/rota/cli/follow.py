@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rota.cli.connect import say
 from rota.cli.exits import REFUSED
 from rota.cli.progress import Progress
-from rota.cli.render import in_time, plain, span
+from rota.cli.render import in_time, plain, span, state
 from rota.cli.streams import write
 from rota.client.errors import Busy, Refused, RotaError, Unreachable
+from rota.client.words import ACTIVE
 
 if TYPE_CHECKING:
     from rota.client.model.cluster import Job
@@ -77,17 +78,16 @@ def code_of(run: Run) -> int:
 
 def place(run: Mapping[str, Any]) -> str:
     """One line on where a run stands, from what the server says of it."""
-    run_id, status = plain(run["id"]), plain(run["status"])
+    run_id, status = plain(run["id"]), run.get("status", "")
     if status == "queued":
-        position, reasons = run.get("position"), run.get("reasons")
-        where = f"position {position}, " if position else ""
-        why = f"; {plain(reasons[0]['text'])}" if reasons else ""
-        return f"{run_id} queued: {where}expected to start {in_time(run.get('eta'))}{why}"
+        where = f"position {int(run['position'])}, " if run.get("position") else ""
+        first = (run.get("reasons") or [""])[0]
+        why = plain(first.get("text", "") if isinstance(first, dict) else first)
+        return f"{run_id} queued: {where}expected to start {in_time(run.get('eta'))}{'; ' if why else ''}{why}"
     if status == "ready":
-        return f"{run_id} held; let it go with `rota release {run_id}`"
+        return f"{run_id} {state(status)}; let it go with `rota release {run_id}`"
     since = run.get("started_at") or run.get("launched_at")
-    active = status in ("launching", "running")
-    return f"{run_id} {status}" + (f" for {span(time.time() - since)}" if active and since else "")
+    return f"{run_id} {state(status)}" + (f" for {span(time.time() - since)}" if status in ACTIVE and since else "")
 
 
 def _until(client: Client, run_id: str, progress: Progress, reached: Callable[[Job], bool]) -> None:

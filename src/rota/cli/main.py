@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import gc
+import importlib
 import sys
+from typing import Any
 
-gc.set_threshold(50_000)  # importing makes many objects and no garbage: looking for it takes a tenth of a short command
+import click
 
-try:
-    import importlib
-    from typing import Any
-
-    import click
-
-    from rota import __version__
-    from rota.cli import streams
-    from rota.client.errors import RotaError
-except KeyboardInterrupt:  # Ctrl-C before there was anything to interrupt
-    sys.exit(130)
+from rota import __version__
+from rota.cli import streams
+from rota.client.errors import RotaError
 
 # section -> name -> (module under rota.cli.commands, one line for the list)
 SECTIONS = {
@@ -101,8 +94,6 @@ class _Lazy(click.Group):
             return super().main(*args, **named)
         except OSError as error:
             sys.exit(streams.give_up("rota", error))
-        finally:
-            gc.freeze()  # nor need what goes anyway be looked through once more on the way out
 
     def invoke(self, ctx: click.Context) -> object:
         """What goes wrong on the way to the server is one line and an exit code, whichever command it was."""

@@ -55,6 +55,15 @@ class Priority(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
+export_option = click.option(
+    "--export",
+    default="ALL",
+    metavar="ALL|NONE|NAMES",
+    show_default=True,
+    help="Which of your variables; never a token.",
+)
+
+
 def surroundings(chdir: str | None, pairs: tuple[str, ...] = (), export: str = "ALL") -> tuple[str, dict[str, str]]:
     """Directory and variables of a run, from -C, -e and --export."""
     try:

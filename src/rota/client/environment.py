@@ -24,7 +24,7 @@ def exported(text: str, env: Mapping[str, str], pairs: Sequence[str] = ()) -> di
     for item in (*(_items(text) or ["ALL"]), *pairs):
         name, equals, value = item.partition("=")
         if item.upper() == "ALL":
-            chosen |= {key: held for key, held in env.items() if ENV_NAME.fullmatch(key) and not _stays(key)}
+            chosen |= {key: held for key, held in env.items() if ENV_NAME.fullmatch(key) and not _stays(key, held)}
         elif item.upper() in ("NONE", "NIL"):
             chosen |= {key: env[key] for key in ALWAYS if key in env}
         elif not ENV_NAME.fullmatch(name):
@@ -33,6 +33,8 @@ def exported(text: str, env: Mapping[str, str], pairs: Sequence[str] = ()) -> di
             raise ValueError(f"{name} never goes along with a run: what a run is given is kept in plain text")
         elif equals:
             chosen[name] = value
+        elif name in env and not _is_text(env[name]):
+            raise ValueError(f"{name} holds bytes that are no text in UTF-8, which cannot go along")
         elif name in env:
             chosen[name] = env[name]
     if "PATH" in env:
@@ -40,8 +42,17 @@ def exported(text: str, env: Mapping[str, str], pairs: Sequence[str] = ()) -> di
     return chosen
 
 
-def _stays(name: str) -> bool:
-    return name in OWN or name in SECRETS or name.startswith(OWN_BEGINNINGS)
+def _stays(name: str, held: str) -> bool:
+    return name in OWN or name in SECRETS or name.startswith(OWN_BEGINNINGS) or not _is_text(held)
+
+
+def _is_text(held: str) -> bool:
+    """Python reads odd bytes of the environment as halves of surrogate pairs, which JSON in UTF-8 has no way to say."""
+    try:
+        held.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _items(text: str) -> list[str]:

@@ -41,8 +41,8 @@ class Sockets:
                     link.close()
                     raise
                 return link
-            # as bytes where that is the same: for a text Python loads the tables of all alphabets first
-            host: Any = address.host.encode() if address.host.isascii() else address.host
+            # as bytes: for a text Python loads the tables of all alphabets first
+            host: Any = address.host.encode("ascii")
             link = socket.create_connection((host, address.port), timeout_s)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return self._secured(link, address.host) if address.tls else link

@@ -33,7 +33,7 @@ from rota.api.house import House
 from rota.api.render.lease import Leased, lease
 from rota.app.authz import Principal, Role
 from rota.app.commands import EndLease
-from rota.app.errors import Conflict, Forbidden, Invalid, Refused
+from rota.app.errors import Conflict, Forbidden, Invalid, NotFound, Refused
 from rota.app.leases import Asked, NotAlive
 from rota.app.ports import RunFilter, StoreError
 from rota.core.flat import Flat
@@ -195,7 +195,12 @@ async def release(request: Request) -> Response:
     if not isinstance(run_id, str):
         raise Invalid("job_id: give the id of a lease, as text", "job_id")
     if request.scope["rota.by"] == "pid":
-        who = await run_in_threadpool(_owner_at_this_port, house, run_id, request.scope)
+        try:
+            who = await run_in_threadpool(_owner_at_this_port, house, run_id, request.scope)
+        except (Conflict, Forbidden):
+            if house.settings.private:  # there is nothing to be learnt here by trying ids
+                raise NotFound(f"no run {run_id[:50]!r}", "run_id") from None
+            raise
     dry_run = dry_run_of(request)
     await act(house, who, EndLease(run_id), dry_run)
     return Json(marked({"released": True}, dry_run))

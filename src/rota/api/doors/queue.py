@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from rota.api.act import act
 from rota.api.answers import Json, Ready, dumps
-from rota.api.asked import Body, Count, Extras, Priority, Text, ignored, spec_of, submit_of
+from rota.api.asked import Body, Count, Extras, Priority, Text, spec_of, submit_of
 from rota.api.bare import body_of, dry_run_of, key_of, served_by
 from rota.api.depends import Caller, DryRun, HouseDep, Key, seen
 from rota.api.dry import marked
@@ -116,7 +116,7 @@ async def take(request: Request) -> Response:
     place = (house.service.place_of(run) if dry_run else house.service.position(run.id)) or 1  # None: has its GPUs
     if dry_run or asked.model_extra:
         answered = {"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place}
-        return Json(marked(answered, dry_run, ignored(asked)))
+        return Json(marked(answered, dry_run, asked.ignored()))
     answer = b'{"success":true,"job_id":"%b","job":%b,"queue_position":%d}'
     return Ready(answer % (run.id.encode(), jobs.one(run), place))
 

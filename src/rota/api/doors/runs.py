@@ -12,13 +12,13 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body, Text, ignored
+from rota.api.asked import Body, Text
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, seen
 from rota.api.doors import explain, runs_change
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.newrun import NewRun, submit_run
-from rota.api.render.run import Renderer, RunShape
+from rota.api.render.run import MadeRun, Renderer, RunShape
 from rota.api.render.whole import whole
 from rota.api.render.words import RUN_WORDS, argv_of
 from rota.api.sweepbook import sweep_for
@@ -74,7 +74,7 @@ def _states(status: str | None) -> frozenset[RunState]:
     return frozenset(state for state, word in RUN_WORDS.items() if word in words)
 
 
-@router.post("/runs", summary="Make a run", responses={200: {"model": RunShape}, **faults(404, 409)})
+@router.post("/runs", summary="Make a run", responses={200: {"model": MadeRun}, **faults(404, 409)})
 async def create_run(
     house: HouseDep, who: Caller, by: KnownBy, asked: NewRun, key: Key = None, dry_run: DryRun = False
 ) -> Json:
@@ -84,7 +84,7 @@ async def create_run(
         sweep = await asyncio.to_thread(sweep_for, house, who, asked.sweep_id, "Sweep not found: {}", change=True)
         group, chat = sweep.id, sweep.body.get("chat_session_id")
     run = await act(house, who, submit_run(house, who, by, asked, group=group, chat=chat, key=key), dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run, ignored(asked)))
+    return Json(marked(Renderer(house).run(run), dry_run, asked.ignored()))
 
 
 @router.get("/runs/{run_id}", summary="One run, whole", responses={200: {"model": RunShape}, **faults(404)})

@@ -12,13 +12,13 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body, Priority, Text, Word, compact
+from rota.api.asked import Body, Making, Priority, Text, Word, compact
 from rota.api.depends import Caller, DryRun, HouseDep, Key, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.newrun import GpuWrap
-from rota.api.render.run import Renderer, RunShape, window_of
+from rota.api.render.run import MadeRun, Renderer, RunShape, window_of
 from rota.api.render.words import RUN_WORDS, argv_of
 from rota.api.sweepbook import sweep_for
 from rota.app.authz import Act, Principal, authorise
@@ -101,7 +101,7 @@ async def stop_run(
     return Json(marked({"message": "Run stopped", "id": run.id, "status": RUN_WORDS[run.state]}, dry_run))
 
 
-class Again(Body):
+class Again(Making):
     command: Text | None = None
     argv: Annotated[list[Text], Field(min_length=1, max_length=10_000)] | None = None
     workdir: Annotated[str, Field(max_length=4096)] | None = None
@@ -111,7 +111,7 @@ class Again(Body):
 
 
 @router.post(
-    "/runs/{run_id}/rerun", summary="Run it again", responses={200: {"model": RunShape}, **faults(400, 404, 409)}
+    "/runs/{run_id}/rerun", summary="Run it again", responses={200: {"model": MadeRun}, **faults(400, 404, 409)}
 )
 async def rerun_run(
     house: HouseDep, who: Caller, run_id: RunId, asked: Again | None = None, key: Key = None, dry_run: DryRun = False
@@ -137,7 +137,7 @@ async def rerun_run(
         key=key or "",
     )
     run = await act(house, who, command, dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run))
+    return Json(marked(Renderer(house).run(run), dry_run, asked.ignored()))
 
 
 @router.post(

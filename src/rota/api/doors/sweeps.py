@@ -11,15 +11,14 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import ignored
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.newrun import NewRun, submit_run
 from rota.api.newsweep import ChangedSweep, NewSweep, WildSweep, change_sweep, make_sweep, make_wild
-from rota.api.render.run import Renderer, RunShape
-from rota.api.render.sweep import SweepShape, sweep_of
+from rota.api.render.run import MadeRun, Renderer
+from rota.api.render.sweep import MadeSweep, SweepShape, sweep_of
 from rota.api.shelf import Shelf, owner_of
 from rota.api.sweepbook import KIND, sweep_for
 from rota.app.commands import StartGroup
@@ -39,24 +38,25 @@ def _shown(house: House, record: Record) -> dict[str, Any]:
     return sweep_of(record, house.groups.states(record.id), house.service.caps().get(record.id))
 
 
-@router.post("/sweeps/wild", summary="Make an empty sweep", responses={200: {"model": SweepShape}, **faults(409)})
+@router.post("/sweeps/wild", summary="Make an empty sweep", responses={200: {"model": MadeSweep}, **faults(409)})
 async def create_wild(
     house: HouseDep, who: Caller, by: KnownBy, asked: WildSweep | None = None, key: Key = None, dry_run: DryRun = False
 ) -> Json:
     """To be filled run by run, as an agent finds out what to try next."""
-    record = await make_wild(house, who, by, asked or WildSweep(), key=key, dry_run=dry_run)
-    return Json(marked(await asyncio.to_thread(_shown, house, record), dry_run))
+    asked = asked or WildSweep()
+    record = await make_wild(house, who, by, asked, key=key, dry_run=dry_run)
+    return Json(marked(await asyncio.to_thread(_shown, house, record), dry_run, asked.ignored()))
 
 
-@router.post("/sweeps", summary="Make a sweep from a grid", responses={200: {"model": SweepShape}, **faults(409)})
+@router.post("/sweeps", summary="Make a sweep from a grid", responses={200: {"model": MadeSweep}, **faults(409)})
 async def create_sweep(
     house: HouseDep, who: Caller, by: KnownBy, asked: NewSweep, key: Key = None, dry_run: DryRun = False
 ) -> Json:
     """Every combination of `parameters`, in the order of the keys, up to `max_runs`; all of them are made, or none."""
     record, states = await make_sweep(house, who, by, asked, key=key, dry_run=dry_run)
     if dry_run:
-        return Json(marked(sweep_of(record, states, None), dry_run, ignored(asked)))
-    return Json(marked(await asyncio.to_thread(_shown, house, record), False, ignored(asked)))
+        return Json(marked(sweep_of(record, states, None), dry_run, asked.ignored()))
+    return Json(marked(await asyncio.to_thread(_shown, house, record), False, asked.ignored()))
 
 
 @router.get("/sweeps", summary="Sweeps, newest first", responses={200: {"model": list[SweepShape]}, **faults()})
@@ -92,7 +92,7 @@ async def put_sweep(
 
 
 @router.post(
-    "/sweeps/{sweep_id}/runs", summary="Add a run to a sweep", responses={200: {"model": RunShape}, **faults(404, 409)}
+    "/sweeps/{sweep_id}/runs", summary="Add a run to a sweep", responses={200: {"model": MadeRun}, **faults(404, 409)}
 )
 async def add_run(
     house: HouseDep,
@@ -107,7 +107,7 @@ async def add_run(
     sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
     chat = sweep.body["chat_session_id"]
     run = await act(house, who, submit_run(house, who, by, asked, group=sweep.id, chat=chat, key=key), dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run, ignored(asked)))
+    return Json(marked(Renderer(house).run(run), dry_run, asked.ignored()))
 
 
 @router.post(

@@ -63,7 +63,10 @@ class RunShape(BaseModel):
     max_retries: int
     simulated: bool
     tags: list[str]
-    ignored: list[str] | None = Field(None, description="Of the request that made it: fields that mean nothing here.")
+
+
+class MadeRun(RunShape):
+    ignored: list[str] | None = Field(None, description="Fields of the request that mean nothing here.")
 
 
 class Renderer:

@@ -41,7 +41,10 @@ class SweepShape(BaseModel):
     ui_config: dict[str, Any] | None
     creation_context: dict[str, Any] | None
     progress: Progress
-    ignored: list[str] | None = Field(None, description="Of the request that made it: fields that mean nothing here.")
+
+
+class MadeSweep(SweepShape):
+    ignored: list[str] | None = Field(None, description="Fields of the request that mean nothing here.")
 
 
 def sweep_of(record: Record, states: Mapping[str, RunState], parallel: int | None) -> dict[str, Any]:

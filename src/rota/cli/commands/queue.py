@@ -11,6 +11,7 @@ from rota.cli.connect import connect, emit, json_option, server_option
 from rota.cli.render import gpus, plain, priority, span, state
 from rota.cli.sweeps import ran
 from rota.cli.watch import show, watch_option
+from rota.client.words import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,7 +79,7 @@ class _Chosen(NamedTuple):
         if not self.everything:
             return []
         held = client.runs(status="ready", user=self.user, sweep_id=self.sweep, limit=MOST_HELD)
-        ended = client.runs(status="finished,failed,stopped", user=self.user, sweep_id=self.sweep, limit=MOST_ENDED)
+        ended = client.runs(status=",".join(ENDED), user=self.user, sweep_id=self.sweep, limit=MOST_ENDED)
         return [*held, *sorted(ended, key=lambda run: -(run.ended_at or 0.0))]
 
 

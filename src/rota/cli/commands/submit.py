@@ -8,7 +8,7 @@ import click
 
 from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, say, server_option
 from rota.cli.environment import mask
-from rota.cli.values import Duration, Priority, surroundings
+from rota.cli.values import Duration, Priority, export_option, surroundings
 from rota.client import calls
 
 if TYPE_CHECKING:
@@ -28,13 +28,7 @@ WHENS = ("succeeded", "ended", "failed")
 @click.option(
     "-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable; NAME alone takes yours."
 )
-@click.option(
-    "--export",
-    default="ALL",
-    metavar="ALL|NONE|NAMES",
-    show_default=True,
-    help="Which of your variables; never a token.",
-)
+@export_option
 @click.option("--shell", "line", default="", metavar="LINE", help="A line for the shell instead of a command.")
 @click.option("--estimate", "estimate_s", type=Duration(), help="How long it will take, for the plan.")
 @click.option("--retries", type=click.IntRange(0, 100), help="Tries after the first, also when the command fails.")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rota.cli.connect import connect, dry_option, emit, json_option, server_option
-from rota.cli.values import Duration, Priority, parameter, surroundings
+from rota.cli.values import Duration, Priority, export_option, parameter, surroundings
 
 MOST_RUNS = 10_000
 
@@ -24,6 +24,7 @@ MOST_RUNS = 10_000
 @click.option("--priority", type=Priority(), help="low, normal, high, critical, or 1 to 4.")
 @click.option("-C", "--chdir", type=click.Path(), help="Run it there instead of here.")
 @click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable.")
+@export_option
 @click.option("--held", is_flag=True, help="Make the runs, and start none.")
 @click.option("--no-snapshot", is_flag=True, help="Do not record the state of the git checkout.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the id.")
@@ -45,7 +46,7 @@ def command(name: str, base_command: str, params: tuple[str, ...], server: str, 
         size *= len(values)
     if size > MOST_RUNS and not options["max_runs"]:
         raise click.UsageError(f"that makes {size} runs; cut the grid with --max-runs, {MOST_RUNS} at most")
-    where, env = surroundings(options["chdir"], options["pairs"])
+    where, env = surroundings(options["chdir"], options["pairs"], options["export"])
     fields: dict[str, Any] = {
         "workdir": where,
         "gpu_count": options["gpus"],

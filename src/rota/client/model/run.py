@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.client.model.base import Wire, build, rows, table, words
-
-WAITING = ("ready", "queued")
-ACTIVE = ("launching", "running")
-ENDED = ("finished", "failed", "stopped")
+from rota.client.words import ACTIVE, ENDED, WAITING
 
 
 @dataclass(frozen=True, slots=True)
