@@ -112,8 +112,9 @@ def call(  # noqa: PLR0917 - a request has so many parts
     body: Sequence[bytes] = (),
     client: str = HERE,
     kind: str = "http",
+    query: str = "",
 ) -> Answer:
-    return asyncio.run(acall(guard, path, method, headers, body, client, kind))
+    return asyncio.run(acall(guard, path, method, headers, body, client, kind, query))
 
 
 async def acall(  # noqa: PLR0917
@@ -124,11 +125,13 @@ async def acall(  # noqa: PLR0917
     body: Sequence[bytes] = (),
     client: str = HERE,
     kind: str = "http",
+    query: str = "",
 ) -> Answer:
     """A header of "-" is not sent. Of a websocket: status 101, or the code it was closed with."""
     given = {"host": "127.0.0.1:10000", **(headers or {})}
     raw = [(name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in given.items() if value != "-"]
-    scope: dict[str, Any] = {"type": kind, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": raw}
+    scope: dict[str, Any] = {"type": kind, "path": path, "raw_path": path.encode(), "headers": raw}
+    scope["query_string"] = query.encode()
     scope |= {"client": (client, 1), "scheme": "http", "server": (HERE, 10000), "root_path": "", "http_version": "1.1"}
     if kind == "http":
         scope["method"] = method

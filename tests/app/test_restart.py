@@ -12,6 +12,7 @@ import pytest
 from rota.adapters.backends.local import LocalBackend
 from rota.app.commands import Cancel, Pause, Release, Resume, Submit
 from rota.app.errors import CannotStart
+from rota.app.settle import LATE_S
 from rota.config import Settings
 from rota.core import events as e
 from rota.core.run import Cause, RunState, Spec
@@ -19,6 +20,24 @@ from rota.main import open_rota
 from tests.app.house import ANN, ROOT, House, alive, locked, until, with_policy
 
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 1000; done"
+
+
+def test_what_ended_while_nobody_looked_is_charged_to_its_own_end(house):
+    """A weekend without a server is nobody's use of GPUs."""
+    run_id, gate = house.gated(2)
+    attempt = house.run(house.in_state(run_id, RunState.RUNNING)).attempt
+    house.close()
+    gate.open()
+    until(lambda: not alive(attempt.pid), "it has ended")
+    time.sleep(LATE_S + 1.0)
+    house.open()
+    run = house.wait(run_id)
+    past = run.past[-1]
+    assert past.gpu_s == pytest.approx(2 * (past.exit.ended_tick - attempt.planned_tick))
+    (event,) = house.events(e.AttemptEnded, run_id)
+    assert event.late_s >= 1.0
+    assert run.ended_at == past.ended_at == pytest.approx(event.at - event.late_s)
+    assert past.started_at <= past.ended_at
 
 
 def test_a_job_runs_on_while_nobody_looks_and_is_adopted(house):

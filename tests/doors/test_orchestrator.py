@@ -178,3 +178,32 @@ def test_only_an_admin_may_turn_the_wheel(make_server: Callable[..., Server]) ->
     ):
         assert server.call(method, path, body).status == 403, path
     assert server.get("/orchestrator/status").ok()["running"] is True
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"limits": {"gpu": 4}}, ["body", "limits", "gpu"]),
+        ({"user_limits": {"ann": {"gups": 8}}}, ["body", "user_limits", "ann", "gups"]),
+        ({"limitz": {"gpus": 4}}, ["body", "limitz"]),
+    ],
+)
+def test_a_limit_that_is_misspelt_is_not_taken_for_none(
+    common: Server, change: dict[str, Any], where: list[str]
+) -> None:
+    before = common.get("/orchestrator/status").ok()["policy"]
+    refused = common.put("/orchestrator/policy", change)
+    assert refused.status == 422 and refused.json["detail"][0]["loc"] == where
+    assert "misspelt" in refused.json["detail"][0]["msg"]
+    assert common.get("/orchestrator/status").ok()["policy"] == before
+
+
+def test_while_it_is_paused_nobody_is_told_a_time(server: Server) -> None:
+    assert server.get("/queue").ok()["paused"] is False
+    server.post("/orchestrator/stop").ok()
+    job = {"run_id": "n", "user": "ann", "command": "true", "gpu_count": 1}
+    job_id = server.post("/queue/submit", job).ok()["job_id"]
+    assert server.get("/queue").ok()["paused"] is True
+    assert server.get(f"/runs/{job_id}/eta").ok()["eta"] is None
+    run = server.get(f"/runs/{job_id}").ok()
+    assert run["eta"] is None and "paused" in {reason["code"] for reason in run["reasons"]}

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.exceptions import HTTPException
 
@@ -89,6 +89,8 @@ class Guard:
             turned = self._browser(headers, scope.get("method", "GET"))
             if turned is not None:
                 return turned
+        if _misspelt(scope.get("query_string", b"")):
+            return Turned(422, "to try something out write dry_run=true; nothing was done")
         if headers.length > MAX_BODY:
             return Turned(413, f"the body is larger than {MAX_BODY} bytes")
         return self._identify(scope, headers, source, int(peer[2]) if peer and peer[1] == "uid" else None)
@@ -160,10 +162,20 @@ class Guard:
             await send({"type": "websocket.close", "code": 4000 + turned.status, "reason": turned.why[:100]})
             return
         body: dict[str, Any] = {"detail": turned.why}
+        if turned.status == 422:
+            body["detail"] = [{"type": "value_error", "loc": ["query", "dry_run"], "msg": turned.why, "input": None}]
         if self._lease_port or scope["path"] in LEASE_PATHS:
             body["error"] = turned.why
         headers = {"Retry-After": str(max(1, math.ceil(turned.retry_after_s)))} if turned.status == 429 else None
         await Json(body, turned.status, headers)(scope, receive, _adding_headers(send))
+
+
+def _misspelt(query: bytes) -> bool:
+    """Who wrote `dry-run` or `dryRun` must not have it done in earnest."""
+    if b"dry" not in query.lower():
+        return False
+    names = {name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)} - {"dry_run"}
+    return any(re.sub(r"[^a-z]", "", name.lower()) == "dryrun" for name in names)
 
 
 def is_open(path: str, method: str) -> bool:

@@ -33,8 +33,12 @@ class Outlook:
         return self._current().answer(("explain", run_id), work)
 
     def eta(self, run_id: str) -> float | None:
-        """None = nothing that is known will start it."""
-        return self._current().answer(("eta", run_id), lambda state, now: forecast(state, now, [run_id]).get(run_id))
+        """None = nothing that is known will start it; so it is while scheduling is paused."""
+
+        def work(state: State, now: float) -> float | None:
+            return None if state.paused else forecast(state, now, [run_id]).get(run_id)
+
+        return self._current().answer(("eta", run_id), work)
 
     def _current(self) -> _World:
         version, now = self._version(), self._now()

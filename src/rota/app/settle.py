@@ -10,6 +10,8 @@ from rota.core.resources import gpu_count
 from rota.core.retry import RetryDecision, retry
 from rota.core.run import ENDED, Attempt, Cause, Exit, Run, RunState
 
+LATE_S = 2.0
+
 
 def settle(desk: Desk, report: Report) -> None:
     """Take a report in. One about an attempt that is not live any more is old news and changes nothing."""
@@ -21,7 +23,18 @@ def settle(desk: Desk, report: Report) -> None:
             if run.state is RunState.STARTING:
                 desk.write(e.AttemptStarted(at=desk.now, run_id=run.id, attempt_id=attempt_id, pid=pid))
         case Ended(_, exit):
-            _end(desk, run, run.attempt, exit, desk.tick - run.attempt.planned_tick)
+            late_s = _late_s(desk, run.attempt, exit)
+            held_s = desk.tick - late_s - run.attempt.planned_tick
+            _end(desk, run, run.attempt, exit, held_s=held_s, late_s=late_s)
+
+
+def _late_s(desk: Desk, attempt: Attempt, exit: Exit) -> float:
+    """How long ago it ended, where that is worth a word: what ended while no server was there to see it was held no
+    longer than it lived. Its supervisor measured by the same clock of the same boot."""
+    if exit.ended_tick is None or not attempt.planned_tick <= exit.ended_tick <= desk.tick:
+        return 0.0
+    late_s = desk.tick - exit.ended_tick
+    return late_s if late_s >= LATE_S else 0.0
 
 
 def settle_from_before_reboot(desk: Desk, run: Run, attempt: Attempt, exit: Exit | None, last_seen: float) -> None:
@@ -32,10 +45,10 @@ def settle_from_before_reboot(desk: Desk, run: Run, attempt: Attempt, exit: Exit
     else:
         held_s = last_seen - attempt.planned_at
     cause = Cause.LOST if run.spec.holder is None else Cause.RELEASED  # a lease ends with its holder, and well
-    _end(desk, run, attempt, exit or Exit(cause, message="the machine restarted"), held_s)
+    _end(desk, run, attempt, exit or Exit(cause, message="the machine restarted"), held_s=held_s)
 
 
-def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, held_s: float) -> None:
+def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, *, held_s: float, late_s: float = 0.0) -> None:
     decision = _what_next(desk, run, attempt, exit)
     state = RunState.QUEUED if decision.again else _final(attempt, exit)
     desk.write(
@@ -49,6 +62,7 @@ def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, held_s: float) -> N
             why=decision.why,
             not_before=desk.now + decision.delay_s if decision.delay_s else 0.0,
             counts=decision.counts,
+            late_s=late_s,
         )
     )
     end_dependents(desk, run.id)

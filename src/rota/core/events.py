@@ -114,6 +114,7 @@ class AttemptEnded(RunEvent):
     why: str = ""
     not_before: float = 0.0
     counts: bool = False  # against max_retries
+    late_s: float = 0.0  # it had ended so long before: nobody looked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

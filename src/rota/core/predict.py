@@ -25,10 +25,14 @@ def fingerprint(spec: Spec) -> str:
 
 
 def _circles(user: str, spec: Spec) -> Iterator[str]:
+    yield from _of_this_command(user, spec)
+    yield f"{user}||{spec.request.gpus}"
+
+
+def _of_this_command(user: str, spec: Spec) -> Iterator[str]:
     mark = hash_text(fingerprint(spec))
     yield f"{user}|{mark}|{spec.request.gpus}"
     yield f"{user}|{mark}"
-    yield f"{user}||{spec.request.gpus}"
 
 
 def hash_text(text: str) -> int:
@@ -57,9 +61,11 @@ class History:
         return twin
 
     def predict(self, user: str, spec: Spec) -> float | None:
+        """None = not enough is known. Of a run with a time limit only its own command's past counts: what else its
+        person runs says less about it than the limit does."""
         if not self._known:
             return None
-        for circle in _circles(user, spec):
+        for circle in _circles(user, spec) if spec.time_limit_s is None else _of_this_command(user, spec):
             durations = self._known.get(circle)
             if durations is not None and len(durations) >= ENOUGH:
                 ranked = sorted(durations)

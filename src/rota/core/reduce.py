@@ -148,13 +148,14 @@ def _attempt_ended(state: State, event: e.AttemptEnded) -> None:
     # what was charged at the start has decayed since: give back no more than is left of it
     left = Usage(attempt.charged_gpu_s, attempt.planned_at).decayed(event.at, state.policy.half_life_s)
     _charge(state, run.user, event.gpu_s - left, event.at)
+    ended_at = max(event.at - event.late_s, attempt.started_at or attempt.planned_at)
     past = PastAttempt(
         id=attempt.id,
         number=attempt.number,
         placement=attempt.placement,
         planned_at=attempt.planned_at,
         started_at=attempt.started_at,
-        ended_at=event.at,
+        ended_at=ended_at,
         exit=event.exit,
         gpu_s=event.gpu_s,
         for_run=attempt.stop.for_run if attempt.stop is not None else "",
@@ -167,7 +168,7 @@ def _attempt_ended(state: State, event: e.AttemptEnded) -> None:
         past=(*run.past, past)[-KEPT_ATTEMPTS:],
         retries=run.retries + event.counts,
         not_before=event.not_before,
-        ended_at=event.at if ended else None,
+        ended_at=ended_at if ended else None,
         why=event.why,
     )
     state.put(run)

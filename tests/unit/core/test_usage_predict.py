@@ -158,6 +158,14 @@ def test_who_is_believed(estimate, limit, known, expected):
     assert expectation(history, "ann", asked, 4 * HOUR_S) == expected
 
 
+def test_what_else_somebody_runs_says_less_than_a_limit():
+    """Three runs of `hello` must not make everybody believe that a night of training takes a second."""
+    history = learned(1, 1, 1)
+    other, bounded = spec(argv=("other",)), spec(argv=("other",), time_limit_s=8 * HOUR_S)
+    assert expectation(history, "ann", other, 4 * HOUR_S) == (1.0, "history")
+    assert expectation(history, "ann", bounded, 4 * HOUR_S) == (8 * HOUR_S, "limit")
+
+
 def test_the_state_learns_from_good_ends_only_and_from_time_run_not_time_held():
     lab = Lab(node("a"))
     for exit in (

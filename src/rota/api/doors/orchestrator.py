@@ -31,6 +31,8 @@ Number = Annotated[int, Field(ge=0, le=int(LARGEST))]
 class LimitsOf(Body):
     """Of one person; 0 = no limit."""
 
+    model_config = ConfigDict(extra="forbid")  # a limit that is misspelt would be none
+
     running: Number = 0
     gpus: Number = 0
     queued: Number = 0
@@ -73,7 +75,10 @@ class PolicyChange(Body):
     limits: LimitsOf | None = Field(None, description="Of every person without limits of their own.")
     user_limits: Annotated[dict[Word, LimitsOf], Field(max_length=10_000)] | None = None
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"max_concurrent_jobs": 10, "enable_auto_retry": True}]})
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"max_concurrent_jobs": 10, "enable_auto_retry": True}]},
+    )
 
 
 THEIRS_OURS = {

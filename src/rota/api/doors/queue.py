@@ -64,6 +64,8 @@ class Queue(BaseModel):
     queued: list[Job]
     running: list[Job]
     statistics: Statistics
+    paused: bool = Field(description="Nothing is started until somebody resumes it.")
+    pause_why: str
 
 
 class Canceled(BaseModel):
@@ -153,9 +155,12 @@ def queue(house: HouseDep, who: Caller) -> Response:
     if house.settings.private:
         waiting = [run for run in waiting if house.may_see(who, run)]
         active = [run for run in active if house.may_see(who, run)]
-    numbers = dumps(statistics_of(house.service.tally(), house.settings.queue_capacity))
-    content = b'{"queued":%b,"running":%b,"statistics":%b}' % (jobs.many(waiting), jobs.many(active), numbers)
-    return Ready(content)
+    rest = {
+        "statistics": statistics_of(house.service.tally(), house.settings.queue_capacity),
+        "paused": view.paused,
+        "pause_why": view.pause_why,
+    }
+    return Ready(b'{"queued":%b,"running":%b,%b' % (jobs.many(waiting), jobs.many(active), dumps(rest)[1:]))
 
 
 @router.get("/queue/{job_id}", summary="One job, ended ones too", responses={200: {"model": Job}, **faults(404)})

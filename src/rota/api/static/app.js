@@ -95,8 +95,11 @@ async function refresh() {
     const cluster = status.cluster_status;
     $("login").hidden = true;
     $("board").hidden = false;
-    $("banner").hidden = !cluster.simulated;
-    $("banner").textContent = "The GPUs are simulated: jobs are real processes, GPU numbers are not.";
+    const banner = [];
+    if (queue.paused) banner.push(`Scheduling is paused${queue.pause_why ? `: ${queue.pause_why}` : ""}. Nothing is started until an admin resumes it.`);
+    if (cluster.simulated) banner.push("The GPUs are simulated: jobs are real processes, GPU numbers are not.");
+    $("banner").hidden = !banner.length;
+    $("banner").textContent = banner.join(" ");
     $("summary").textContent = `${cluster.allocated_gpus} of ${cluster.total_gpus} GPUs held · ${queue.running.length} running · ${queue.queued.length} waiting`;
     drawGpus(cluster, queue.running);
     $("waiting-count").textContent = queue.queued.length ? `(${queue.queued.length})` : "";
