@@ -9,7 +9,7 @@ import pytest
 
 from rota.api.newrun import NewRun
 from rota.api.newsweep import NewSweep
-from rota.client import calls, known
+from rota.client import calls, environment, known
 
 OWN_ARGUMENTS = {"argv", "auto_start", "command", "idempotency_key", "name", "workdir"}
 
@@ -74,3 +74,14 @@ def test_every_field_of_the_server_is_known() -> None:
     assert set(NewRun.model_fields) - OWN_ARGUMENTS == known.OF_A_RUN
     own = OWN_ARGUMENTS - {"command"} | {"base_command", "max_runs", "parameters"}
     assert set(NewSweep.model_fields) - own == known.OF_A_SWEEP
+
+
+def test_what_stays_behind_is_told_by_name() -> None:
+    """On the page that promises it: whoever adds a name here, adds it there."""
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    told = page.split("## What goes along with a run\n")[1].split("**Every other secret goes along**")[0]
+    names = environment.SECRETS | environment.OWN | set(environment.OWN_BEGINNINGS)
+    assert [name for name in sorted(names) if f"`{name}`" not in told] == []
+    others = {"HF_TOKEN": "canary", "GITHUB_TOKEN": "canary"}
+    assert environment.exported("ALL", {**dict.fromkeys(names, "x"), **others}) == others
+    assert environment.exported("NONE,HF_TOKEN", {**others, "HOME": "/"}) == {"HF_TOKEN": "canary", "HOME": "/"}

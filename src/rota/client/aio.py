@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from types import MethodType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from rota.client import calls, scripts
 from rota.client.address import Address, find_token, find_url
 from rota.client.errors import Unreachable
 from rota.client.exchange import Call, Exchange, Steps
+from rota.client.method import Described
 from rota.client.sync import READ, lost, unreachable
 
 if TYPE_CHECKING:
@@ -97,18 +99,20 @@ async def drive_items(script: Generator[Any, Any, None]) -> AsyncIterator[Any]:
         script.close()
 
 
-class Does(Generic[P, T]):
+class Does(Described[P, T]):
     """A call as a method that is awaited."""
 
-    def __init__(self, describe: Callable[P, Call[T]]) -> None:
-        self._describe = describe
-        self.__doc__ = describe.__doc__
+    answers = "Awaitable[{}]"
 
-    def __get__(self, client: AsyncClient, owner: type | None = None) -> Callable[P, Awaitable[T]]:
-        def act(*args: P.args, **named: P.kwargs) -> Awaitable[T]:
-            return client.do(self._describe(*args, **named))
+    def __call__(self, client: AsyncClient, /, *args: P.args, **named: P.kwargs) -> Awaitable[T]:
+        return client.do(self.describe(*args, **named))
 
-        return act
+    @overload
+    def __get__(self, client: None, owner: type) -> Does[P, T]: ...
+    @overload
+    def __get__(self, client: AsyncClient, owner: type) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, client: AsyncClient | None, owner: type) -> Does[P, T] | Callable[P, Awaitable[T]]:
+        return self if client is None else MethodType(self, client)
 
 
 class AsyncClient:
@@ -140,6 +144,7 @@ class AsyncClient:
 
     @classmethod
     def from_env(cls, url: str = "", **options: Any) -> AsyncClient:
+        """The server and the token of this environment; see `rota.client.address`."""
         return cls(url or find_url()[0], find_token()[0], **options)
 
     async def do(self, call: Call[T]) -> T:
@@ -161,17 +166,21 @@ class AsyncClient:
         await self.close()
 
     def runs(self, **filters: Any) -> AsyncIterator[Run]:
+        """Runs, newest first: status, user, sweep_id, archived, limit."""
         return drive_items(scripts.runs(self._talk, **filters))
 
     async def wait(self, run_id: str, *, timeout_s: float | None = None, patience_s: float = 300.0) -> Run:
+        """The run once it has ended."""
         return await drive(scripts.wait(self._talk, run_id, timeout_s=timeout_s, patience_s=patience_s))
 
     def follow(
         self, run_id: str, *, attempt: int = 1, offset: int = 0, patience_s: float = 300.0
     ) -> AsyncIterator[str]:
+        """The output of a run as it comes, until it has ended."""
         return drive_items(scripts.follow(self._talk, run_id, attempt=attempt, offset=offset, patience_s=patience_s))
 
     def events(self, after: int | None = None, *, patience_s: float = 300.0) -> AsyncIterator[dict[str, Any]]:
+        """What happens, as it happens; `after` is the `seq` of the last event that was seen."""
         return drive_items(scripts.events(self._talk, after, patience_s=patience_s))
 
     submit = Does(calls.submit)

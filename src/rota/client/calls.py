@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rota.client import given
 from rota.client.environment import exported
 from rota.client.exchange import Call, new_key
 from rota.client.known import OF_A_RERUN, OF_A_RUN, OF_A_SWEEP, must_be_known
@@ -22,10 +23,10 @@ T = TypeVar("T")
 
 
 def submit(
-    command: str | Sequence[str],
+    command: str | Sequence[str | os.PathLike[str]],
     *,
     name: str = "",
-    workdir: str | None = None,
+    workdir: str | os.PathLike[str] | None = None,
     gpus: int | None = None,
     env: Mapping[str, str] | None = None,
     inherit: bool = True,
@@ -37,28 +38,34 @@ def submit(
     """A command to be run: a shell line, or a list of words that no shell looks at.
 
     It runs where you are: in this process's directory (`workdir=""`: the server's own) and with its environment, less
-    tokens and what names the job around it. `env` adds to that or changes it; with `inherit=False` it is all there is.
+    Rota's tokens and what names the job around it. `env` adds to that or changes it; with `inherit=False` it is all
+    there is.
     `more` are further fields of POST /runs, such as priority, time_limit_seconds, depends_on, tags, workspace."""
     must_be_known("submit", more, OF_A_RUN, ("gpus", "held", "dry_run", "env", "inherit", "workdir", "name"))
-    line = command if isinstance(command, str) else None
+    line, words = given.command(command)
     body: dict[str, Any] = {"auto_start": not held}
-    body |= {"command": line} if line is not None else {"argv": list(command)}
-    words = (line.split() if line is not None else list(command)) or [""]
-    body["name"] = name or words[0].rpartition("/")[2][:200] or "run"
+    body |= {"command": line} if isinstance(command, str) else {"argv": words}
+    first = next(iter(line.split() or words), "")
+    body["name"] = name or first.rpartition("/")[2][:200] or "run"
     body |= _surroundings(workdir, env, inherit)
-    body |= {"gpu_count": gpus} if gpus is not None else {}
+    body |= given.gpus(gpus, more)
     body |= {field: value for field, value in more.items() if value is not None}
     return Call("POST", "/runs", _run, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
 
 
-def _surroundings(workdir: str | None, env: Mapping[str, str] | None, inherit: bool) -> dict[str, Any]:
-    where = {} if workdir == "" else {"workdir": os.getcwd() if workdir is None else os.path.abspath(workdir)}
-    pairs = [f"{variable}={value}" for variable, value in (env or {}).items()]
-    return {**where, "env": exported("ALL", os.environ, pairs) if inherit else dict(env or {})}
+def _surroundings(
+    workdir: str | os.PathLike[str] | None, env: Mapping[str, str] | None, inherit: bool
+) -> dict[str, Any]:
+    place = os.getcwd() if workdir is None else given.path("workdir", workdir)
+    where = {"workdir": os.path.abspath(place)} if place else {}
+    said = given.variables(env or {})
+    pairs = [f"{variable}={value}" for variable, value in said.items()]
+    return {**where, "env": exported("ALL", os.environ, pairs) if inherit else said}
 
 
 def run(run_id: str) -> Call[Run]:
-    return Call("GET", f"/runs/{quote(run_id)}", _run)
+    """One run, with all its attempts."""
+    return Call("GET", f"/runs/{_id('run_id', run_id)}", _run)
 
 
 def runs_page(
@@ -70,46 +77,54 @@ def runs_page(
     limit: int = 100,
     cursor: str = "",
 ) -> Call[list[Run]]:
+    """Runs, newest first, up to `limit`; `cursor` is the header X-Next-Cursor of the page before. See `runs`."""
     query = {"status": status, "user": user, "sweep_id": sweep_id, "cursor": cursor}
-    query = {name: value for name, value in query.items() if value}
+    query = {name: given.text(name, value) for name, value in query.items() if value}
     return Call("GET", "/runs", _runs, query={**query, "archived": _bool(archived), "limit": str(limit)})
 
 
 def queue() -> Call[Queue]:
+    """What waits, in order, and what is active."""
     return Call("GET", "/queue", _queue)
 
 
 def job(job_id: str) -> Call[Job]:
-    return Call("GET", f"/queue/{quote(job_id)}", _job)
+    """A run in the words of the queue; costs the server less than `run`."""
+    return Call("GET", f"/queue/{_id('job_id', job_id)}", _job)
 
 
 def cancel(run_id: str, *, grace_s: float | None = None, dry_run: bool = False) -> Call[Json]:
     """End a run, waiting or active. `grace_s` is how long its processes get between the polite signal and SIGKILL."""
     query = _dry(dry_run) or {}
     if grace_s is not None:
-        query["grace_seconds"] = f"{grace_s:g}"
-    return Call("POST", f"/runs/{quote(run_id)}/stop", _object, query=query)
+        query["grace_seconds"] = f"{given.number('grace_s', grace_s):g}"
+    return Call("POST", f"/runs/{_id('run_id', run_id)}/stop", _object, query=query)
 
 
 def hold(run_id: str, *, dry_run: bool = False) -> Call[Run]:
-    return Call("POST", f"/runs/{quote(run_id)}/hold", _run, query=_dry(dry_run))
+    """Keep a waiting run from starting until `release`."""
+    return Call("POST", f"/runs/{_id('run_id', run_id)}/hold", _run, query=_dry(dry_run))
 
 
 def release(run_id: str, *, dry_run: bool = False) -> Call[Run]:
-    return Call("POST", f"/runs/{quote(run_id)}/release", _run, query=_dry(dry_run))
+    """Let a held run go."""
+    return Call("POST", f"/runs/{_id('run_id', run_id)}/release", _run, query=_dry(dry_run))
 
 
 def set_priority(run_id: str, priority: int, *, dry_run: bool = False) -> Call[Run]:
+    """4 critical, 3 high, 2 normal, 1 low."""
     body = {"priority": priority}
-    return Call("PATCH", f"/runs/{quote(run_id)}/priority", _run, query=_dry(dry_run), body=body, repeatable=True)
+    return Call(
+        "PATCH", f"/runs/{_id('run_id', run_id)}/priority", _run, query=_dry(dry_run), body=body, repeatable=True
+    )
 
 
 def rerun(
     run_id: str,
     *,
     command: str | None = None,
-    argv: Sequence[str] | None = None,
-    workdir: str | None = None,
+    argv: Sequence[str | os.PathLike[str]] | None = None,
+    workdir: str | os.PathLike[str] | None = None,
     held: bool = False,
     dry_run: bool = False,
     idempotency_key: str = "",
@@ -117,23 +132,28 @@ def rerun(
 ) -> Call[Run]:
     """The same once more, as a new run, where the first one ran."""
     must_be_known("rerun", more, OF_A_RERUN, ("command", "argv", "workdir", "held", "dry_run"))
-    body: dict[str, Any] = {"auto_start": not held, "command": command, "workdir": workdir, **more}
-    body["argv"] = None if argv is None else list(argv)
+    body: dict[str, Any] = {"auto_start": not held, **more}
+    body["command"] = None if command is None else given.text("command", command)
+    body["argv"] = None if argv is None else given.words("argv", argv)
+    body["workdir"] = None if workdir is None else given.path("workdir", workdir)
     body = {name: value for name, value in body.items() if value is not None}
     key = idempotency_key or new_key()
-    return Call("POST", f"/runs/{quote(run_id)}/rerun", _run, query=_dry(dry_run), body=body, key=key)
+    return Call("POST", f"/runs/{_id('run_id', run_id)}/rerun", _run, query=_dry(dry_run), body=body, key=key)
 
 
 def explain(run_id: str) -> Call[Explanation]:
-    return Call("GET", f"/runs/{quote(run_id)}/explain", _explanation)
+    """Why a run waits: every reason, the runs in the way, and what would start it."""
+    return Call("GET", f"/runs/{_id('run_id', run_id)}/explain", _explanation)
 
 
 def eta(run_id: str) -> Call[Eta]:
-    return Call("GET", f"/runs/{quote(run_id)}/eta", _eta)
+    """When a run is expected to start."""
+    return Call("GET", f"/runs/{_id('run_id', run_id)}/eta", _eta)
 
 
 def workspace(run_id: str) -> Call[Json]:
-    return Call("GET", f"/runs/{quote(run_id)}/workspace", _object)
+    """The code a run was submitted from, as far as it was recorded."""
+    return Call("GET", f"/runs/{_id('run_id', run_id)}/workspace", _object)
 
 
 def logs(run_id: str, offset: int = 0, *, limit: int = 102_400, attempt: int | None = None) -> Call[LogChunk]:
@@ -141,7 +161,7 @@ def logs(run_id: str, offset: int = 0, *, limit: int = 102_400, attempt: int | N
     query = {"offset": str(offset), "limit": str(limit)}
     if attempt is not None:
         query["attempt"] = str(attempt)
-    return Call("GET", f"/runs/{quote(run_id)}/logs", _log_chunk, query=query)
+    return Call("GET", f"/runs/{_id('run_id', run_id)}/logs", _log_chunk, query=query)
 
 
 def create_sweep(
@@ -149,25 +169,29 @@ def create_sweep(
     base_command: str,
     parameters: Mapping[str, Any],
     *,
+    gpus: int | None = None,
     max_runs: int = 10,
     auto_start: bool = False,
-    workdir: str | None = None,
+    workdir: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     inherit: bool = True,
     dry_run: bool = False,
     idempotency_key: str = "",
     **more: Any,
 ) -> Call[Sweep]:
-    """A run for each combination of the parameters, where and with what `submit` would run it. `more` are more fields
-    of POST /sweeps and of a run."""
-    must_be_known("create_sweep", more, OF_A_SWEEP, ("max_runs", "auto_start", "workdir", "env", "inherit", "dry_run"))
+    """A run for each combination of the parameters, where and with what `submit` would run it. They are added to
+    `base_command` as `--name=value`. The runs wait until `start_sweep`, or with `auto_start=True` not at all.
+    `gpus` are for each run; `more` are further fields of POST /sweeps and of a run."""
+    own = ("gpus", "max_runs", "auto_start", "workdir", "env", "inherit", "dry_run")
+    must_be_known("create_sweep", more, OF_A_SWEEP, own)
     body: dict[str, Any] = {
         "name": name,
-        "base_command": base_command,
-        "parameters": dict(parameters),
+        "base_command": given.text("base_command", base_command),
+        "parameters": dict(given.mapping("parameters", parameters)),
         "max_runs": max_runs,
         "auto_start": auto_start,
         **_surroundings(workdir, env, inherit),
+        **given.gpus(gpus, more),
         **more,
     }
     body = {field: value for field, value in body.items() if value is not None}
@@ -177,45 +201,59 @@ def create_sweep(
 def start_sweep(sweep_id: str, *, parallel: int = 1, dry_run: bool = False) -> Call[Json]:
     """`parallel` stays: the scheduler keeps so many of the sweep's runs going."""
     query = {"parallel": str(parallel), **(_dry(dry_run) or {})}
-    return Call("POST", f"/sweeps/{quote(sweep_id)}/start", _object, query=query, repeatable=True)
+    return Call("POST", f"/sweeps/{_id('sweep_id', sweep_id)}/start", _object, query=query, repeatable=True)
 
 
 def sweep(sweep_id: str) -> Call[Sweep]:
-    return Call("GET", f"/sweeps/{quote(sweep_id)}", _sweep)
+    """One sweep, and how far it is."""
+    return Call("GET", f"/sweeps/{_id('sweep_id', sweep_id)}", _sweep)
 
 
 def sweeps(*, limit: int = 50) -> Call[list[Sweep]]:
+    """Sweeps, newest first."""
     return Call("GET", "/sweeps", _sweeps, query={"limit": str(limit)})
 
 
 def nodes() -> Call[list[Node]]:
+    """The machines, their GPUs and who holds them."""
     return Call("GET", "/nodes", _nodes)
 
 
 def drain(node_id: str, *, why: str = "", dry_run: bool = False) -> Call[Json]:
+    """Give a node nothing new; what runs there runs on."""
     return Call(
-        "POST", f"/nodes/{quote(node_id)}/drain", _object, query=_dry(dry_run), body={"why": why} if why else {}
+        "POST",
+        f"/nodes/{_id('node_id', node_id)}/drain",
+        _object,
+        query=_dry(dry_run),
+        body={"why": why} if why else {},
     )
 
 
 def undrain(node_id: str, *, dry_run: bool = False) -> Call[Json]:
-    return Call("POST", f"/nodes/{quote(node_id)}/undrain", _object, query=_dry(dry_run), repeatable=True)
+    """Take a node back into service."""
+    return Call("POST", f"/nodes/{_id('node_id', node_id)}/undrain", _object, query=_dry(dry_run), repeatable=True)
 
 
 def capacity() -> Call[Capacity]:
+    """How many GPUs there are, how many are free, and how many waiting runs could start now."""
     return Call("GET", "/capacity", _capacity)
 
 
 def usage(*, since: float | None = None, until: float | None = None) -> Call[list[Usage]]:
-    given = {"since": since, "until": until}
-    return Call("GET", "/usage", _usage, query={name: repr(float(at)) for name, at in given.items() if at is not None})
+    """GPU-hours per person, between two moments in seconds since 1970."""
+    said = {"since": since, "until": until}
+    query = {name: repr(given.number(name, at)) for name, at in said.items() if at is not None}
+    return Call("GET", "/usage", _usage, query=query)
 
 
 def policy() -> Call[Json]:
+    """How is scheduled."""
     return Call("GET", "/orchestrator/status", lambda data: _object(_object(data)["policy"]))
 
 
 def set_policy(*, dry_run: bool = False, **changes: Any) -> Call[Json]:
+    """Change how is scheduled; what is not named stays."""
     return Call(
         "PUT", "/orchestrator/policy", lambda data: _object(_object(data)["policy"]), query=_dry(dry_run), body=changes,
         repeatable=True,
@@ -223,6 +261,7 @@ def set_policy(*, dry_run: bool = False, **changes: Any) -> Call[Json]:
 
 
 def tokens() -> Call[list[Token]]:
+    """The tokens there are, without their secrets."""
     return Call("GET", "/tokens", _tokens)
 
 
@@ -235,19 +274,22 @@ def create_token(
 
 
 def revoke_token(token_id: str) -> Call[Json]:
-    return Call("DELETE", f"/tokens/{quote(token_id)}", _object, repeatable=True)
+    """It opens nothing from now on."""
+    return Call("DELETE", f"/tokens/{_id('token_id', token_id)}", _object, repeatable=True)
 
 
 def login_link(token_id: str) -> Call[Json]:
     """`path`, and where the server knows how it is reached `url`: to open in a browser, once, within an hour."""
-    return Call("POST", f"/tokens/{quote(token_id)}/link", _object)
+    return Call("POST", f"/tokens/{_id('token_id', token_id)}/link", _object)
 
 
 def whoami() -> Call[Whoami]:
+    """Who the server takes you for."""
     return Call("GET", "/whoami", _whoami)
 
 
 def health() -> Call[Json]:
+    """Whether the server is there, and what it is."""
     return Call("GET", "/health", _object)
 
 
@@ -359,6 +401,10 @@ def _object(data: Any) -> Json:
     if not isinstance(data, dict):
         raise TypeError(f"expected an object, not {type(data).__name__}")
     return data
+
+
+def _id(name: str, value: str) -> str:
+    return quote(given.text(name, value))
 
 
 def _dry(dry_run: bool) -> dict[str, str] | None:

@@ -1,7 +1,7 @@
 """What of the caller's variables goes along with a run. Decided here, for the command line and for Python alike.
 
-A token never travels: what a run is given lies in the database and is shown to those who may see the run. Neither does
-what names another job: a run that is submitted from inside one has an id, GPUs and a rank of its own.
+A token of Rota's never travels: what a run is given lies in the database, for its owner and admins to read. Neither
+does what names another job: a run that is submitted from inside one has an id, GPUs and a rank of its own.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class Exchange:
     def _bytes_of(self, call: Call[T], headers: dict[str, str]) -> bytes:
         body = b""
         if call.body is not None:
-            body = json.dumps(call.body, separators=(",", ":"), allow_nan=False).encode("ascii")
+            body = _dumped(call.body)
             headers = {**headers, "Content-Type": "application/json"}
         if call.key:
             headers = {**headers, "Idempotency-Key": call.key}
@@ -206,6 +206,20 @@ class Exchange:
             self._idle.append(link)
         else:
             self.io.close(link)
+
+
+def _dumped(body: Any) -> bytes:
+    try:
+        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except (TypeError, ValueError) as error:
+        if not isinstance(body, dict):
+            raise
+        for field, value in body.items():  # which of them it was
+            try:
+                json.dumps(value, allow_nan=False)
+            except type(error) as wrong:
+                raise type(error)(f"{field} cannot be sent as JSON: {wrong}") from None
+        raise
 
 
 def _may_repeat(call: Call[T], error: RotaError) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from rota.client import calls, sse
+from rota.client import calls, given, sse
 from rota.client.errors import BadAnswer, Busy, RotaError, Unreachable
 from rota.client.exchange import Call, Exchange, Steps
 from rota.client.wire import quote
@@ -105,7 +105,7 @@ def follow(
 ) -> Script[None]:
     """The output of a run as text, from a byte of an attempt on, over all further attempts, until the run has ended."""
     place = f"{attempt}.{offset}"
-    listener = _Listener(talk, f"/runs/{quote(run_id)}/logs/stream", patience_s)
+    listener = _Listener(talk, f"/runs/{quote(given.text('run_id', run_id))}/logs/stream", patience_s)
     try:
         while True:
             event = yield from listener.next(place)

@@ -6,12 +6,14 @@ import select
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from types import MethodType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from rota.client import calls
 from rota.client.address import Address, find_token, find_url
 from rota.client.errors import RotaError, Unreachable
 from rota.client.exchange import Call, Exchange, Steps
+from rota.client.method import Described
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -125,18 +127,18 @@ def drive_items(script: Generator[Any, Any, None]) -> Iterator[Any]:
         script.close()
 
 
-class Does(Generic[P, T]):
+class Does(Described[P, T]):
     """A call as a method: `Client.queue` has the arguments of `calls.queue` and returns what its answer means."""
 
-    def __init__(self, describe: Callable[P, Call[T]]) -> None:
-        self._describe = describe
-        self.__doc__ = describe.__doc__
+    def __call__(self, client: Client, /, *args: P.args, **named: P.kwargs) -> T:
+        return client.do(self.describe(*args, **named))
 
-    def __get__(self, client: Client, owner: type | None = None) -> Callable[P, T]:
-        def act(*args: P.args, **named: P.kwargs) -> T:
-            return client.do(self._describe(*args, **named))
-
-        return act
+    @overload
+    def __get__(self, client: None, owner: type) -> Does[P, T]: ...
+    @overload
+    def __get__(self, client: Client, owner: type) -> Callable[P, T]: ...
+    def __get__(self, client: Client | None, owner: type) -> Does[P, T] | Callable[P, T]:
+        return self if client is None else MethodType(self, client)
 
 
 class Client:
