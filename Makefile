@@ -21,6 +21,7 @@ install: .venv/.installed ## make .venv with everything needed to run Rota
 install-dev: .venv/.installed-dev ## the same .venv, with the test and lint tools as well
 	@:
 
+up: export ROTA_MADE_BY := make up ARGS='--port 10001 --lease-port 9124'
 up: install ## install, then start Rota on this machine
 	@$(BIN)/rota up $(ARGS)
 

@@ -50,6 +50,7 @@ def test_a_word_typed_into_a_run_with_a_terminal(shell: Shell, tmp_path: Path) -
             answer, said = ends(attached)
         code, _ = ends(process)
     assert answer == 0, said
+    assert said.startswith(f"rota: joining {run_id}; Ctrl-] leaves it, and it goes on\n")
     assert (code, told.read_text()) == (0, "hello\n")
 
 

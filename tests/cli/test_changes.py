@@ -27,8 +27,28 @@ def test_one_that_cannot_be_cancelled_does_not_keep_the_others(lab: Lab) -> None
     run_id = lab.submit("--held", "--", "true")
     done = lab.rota("cancel", "000000000000", "111111111111", run_id)
     assert done.returncode == 75
+    assert [line.split(b":")[1].strip() for line in done.stderr.splitlines()] == [b"0" * 12, b"1" * 12]
     assert done.stderr.count(b"Run not found") == 2
     assert done.stdout.decode() == f"{run_id} cancelled\n"
+
+
+def test_what_waits_is_cancelled_first_so_that_it_never_starts(lab: Lab) -> None:
+    running, waiting = (lab.submit("-G", "8", "--", "sleep", "1000") for _ in range(2))
+    held = lab.submit("--held", "--", "true")
+    lab.until_queue(running=1, queued=1)
+    done = lab.out("cancel", running, held, waiting[-8:])
+    assert done.splitlines() == [f"{waiting} cancelled", f"{held} cancelled", f"{running} stopping"]
+    lab.wait_for(running, "stopped")
+    assert lab.show(waiting)["attempts"] == []
+
+
+def test_a_sweep_goes_before_what_runs_and_after_what_waits(lab: Lab) -> None:
+    running, waiting = (lab.submit("-G", "8", "--", "sleep", "1000") for _ in range(2))
+    sweep_id = lab.out("sweep", "x", "--base", "true", "-p", "a=1..2", "-G", "8", "-q").strip()
+    lab.until_queue(running=1, queued=3)
+    for words in ([sweep_id], ["--sweep", sweep_id]):
+        done = lab.out("cancel", "--dry-run", running, *words, waiting)
+        assert [line.split()[0] for line in done.splitlines()] == [waiting, "sweep", running]
 
 
 def test_a_sweep_over_a_grid(lab: Lab) -> None:
@@ -43,10 +63,30 @@ def test_a_sweep_over_a_grid(lab: Lab) -> None:
     assert lab.out("sweep", "x", "--base", "true", "-p", "a=1..4", "--max-runs", "2", "--held").endswith(": 2 runs\n")
 
 
+def test_a_sweep_is_tried_before_it_is_made(lab: Lab) -> None:
+    words = ("sweep", "lr", "--base", "python fit.py", "-p", "lr=0.1,a b", "-p", "seed=1..3", "--dry-run")
+    assert lab.out(*words).splitlines() == [
+        "would be 6 runs; nothing was done",
+        "  python fit.py --lr=0.1 --seed=1",
+        "  python fit.py --lr=0.1 --seed=2",
+        "  python fit.py --lr=0.1 --seed=3",
+        "  ... and 3 more",
+    ]
+    assert lab.out(*words, "--max-runs", "1").splitlines() == [
+        "would be 1 run; nothing was done",
+        "  python fit.py --lr=0.1 --seed=1",
+    ]
+    made = lab.json("sweep", "lr", "--base", "echo", "-p", "lr=a b", "--held")
+    shown = lab.out("sweep", "lr", "--base", "echo", "-p", "lr=a b", "--dry-run").splitlines()[1].strip()
+    assert lab.show(made["run_ids"][0])["command"] == shown, "as the server writes it"
+
+
 def test_the_policy_is_changed_and_nonsense_is_refused(lab: Lab) -> None:
     assert lab.json("policy", "set", "max_concurrent_jobs=3")["max_concurrent_jobs"] == 3
     assert lab.json("policy", "set", "--dry-run", "max_concurrent_jobs=9")["max_concurrent_jobs"] == 9
-    assert lab.json("policy", "show")["max_concurrent_jobs"] == 3
+    would = lab.out("policy", "set", "--dry-run", "max_concurrent_jobs=9")
+    assert would.startswith("would be; nothing was done:\n") and "max_concurrent_jobs" in would
+    assert lab.json("policy", "show")["max_concurrent_jobs"] == lab.json("policy")["max_concurrent_jobs"] == 3
     lab.out("policy", "set", "max_concurrent_jobs=0")
     for words in (
         ["max_concurrent_jobs=-1"],
@@ -84,6 +124,7 @@ def test_the_checkout_is_recorded_and_restored(lab: Lab, tmp_path: Path) -> None
     assert (again.returncode, again.stdout) == (0, b"dirty\n"), again.stderr
     other = lab.rota("rerun", first, "-f", "--", "echo", "a  b", "-G", "$HOME")
     assert other.stdout == b"a  b -G $HOME\n"
+    assert b"Ctrl-C cancels it; to only watch: rota logs -f " in other.stderr.splitlines()[0]
     used = lab.rota("rerun", first, "--restore", str(repo))
     assert used.returncode == 75 and b"not an empty directory" in used.stderr
 

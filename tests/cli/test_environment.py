@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rota.cli.environment import SECRETS, exported
+from rota.cli.environment import SECRETS, exported, unset
 from rota.client.address import TOKEN_NAMES
 from rota.config import SOURCES
 
@@ -73,3 +73,17 @@ def test_what_is_no_text_stays_behind_and_is_not_to_be_had_by_name() -> None:
 def test_every_secret_that_rota_reads_is_known_here() -> None:
     secret = [source for source in SOURCES if source.field in ("shared_token", "database_url")]
     assert {*TOKEN_NAMES, *(name for source in secret for name in source.variables)} == SECRETS
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs", "names"),
+    [
+        ("ALL", (), []),
+        ("NONE", ("A", "C", "C"), ["C"]),
+        ("BOGUS,A,C=1", ("D=x",), ["BOGUS"]),
+        ("nil,all", (), []),
+        ("C='1,B2',\"D,E\",F", (), ["F"]),
+    ],
+)
+def test_what_is_named_and_not_there(text: str, pairs: tuple[str, ...], names: list[str]) -> None:
+    assert unset(text, MINE, pairs) == names

@@ -384,6 +384,26 @@ def test_status_and_jobs(box: Lab) -> None:
     assert line.split()[:3] == [running, "running", "0,1"]
 
 
+def test_jobs_are_told_as_their_owners_know_them(box: Lab) -> None:
+    script = box.file("train.sh", "#!/bin/sh\n#SBATCH -o out.txt\nsleep 300\n")
+    box.sbatch("-G1", script, "--lr", "0.1")
+    long = box.sbatch("-G1", "--wrap", f"sleep 300; : {'x' * 300}")
+    box.until_queue(running=2)
+    jobs = box.slurm("srun", "jobs")
+    assert "train.sh --lr 0.1\n" in jobs and "fill()" not in jobs
+    (line,) = [line for line in jobs.splitlines() if line.startswith(long)]
+    assert line.endswith("xxx...") and "sleep 300" in line and len(line) < 160
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 70))
+    assert box.run(*tool("srun"), "jobs", stdout=theirs).returncode == 0
+    os.close(theirs)
+    shown = b""
+    while b"..." not in shown:
+        shown += os.read(ours, 4096)
+    os.close(ours)
+    assert max(map(len, shown.decode().splitlines())) <= 70
+
+
 # -- what a server of ours does not do ---------------------------------------------------------------------------------
 def scripted(box: Lab, *answers: bytes | None) -> tuple[int, str, str]:
     """`rota run` against a server that gives these answers, one after the other."""

@@ -195,6 +195,14 @@ def test_squeue_says_what_is_wrong(lab: Lab) -> None:
         assert said in ended.stderr.decode()
 
 
+def test_scancel_ends_what_waits_before_what_runs(lab: Lab) -> None:
+    array = lab.sbatch("--array=1-3", "-G8", "-N2", "--wrap", "sleep 300")
+    lab.until_queue(running=1, queued=2)
+    said = lab.slurm_all("scancel", "-v", array).stderr.decode().splitlines()
+    assert said == [f"scancel: Terminating job {array}_{index}" for index in (2, 3, 1)]
+    assert lab.slurm("sacct", "-n", "-X", "-j", f"{array}_2", "-o", "state").split() == ["CANCELLED"]
+
+
 def test_scancel_by_condition(lab: Lab) -> None:
     running = lab.sbatch("-J", "one", "--wrap", "sleep 300")
     lab.wait_for(running, "running")

@@ -17,6 +17,7 @@ def test_a_sweep_is_shown_with_its_runs(lab: Lab) -> None:
     run_ids = lab.json("show", sweep_id)["run_ids"]
     told = lab.out("show", sweep_id)
     assert "seed=1,2,3,4" in told and "2 queued" in told
+    assert "INDEX" not in told
     assert len(run_ids) == 4 and all(run_id in told for run_id in run_ids)
     other = lab.submit("-G", "0", "--", "sleep", "1000")
     assert set(lab.out("queue", "--sweep", sweep_id, "-q").split()) == set(run_ids)
@@ -32,9 +33,22 @@ def test_a_sweep_is_cancelled_whole_by_either_way_of_naming_it(lab: Lab) -> None
     assert lab.out("cancel", "--sweep", sweep_id) == f"sweep {sweep_id}: nothing of it waits or runs\n"
 
 
+def test_of_two_sweeps_all_that_waits_goes_before_any_that_runs(lab: Lab) -> None:
+    first, second = grid(lab), lab.out("sweep", "x", "--base", "true", "-p", "a=1..2", "-G", "4", "-q").strip()
+    lab.until_queue(running=2, queued=4)
+    done = lab.out("cancel", first, second)
+    assert done == f"sweep {first}: 2 cancelled, 2 stopping\nsweep {second}: 2 cancelled, 0 stopping\n"
+    for run_id in lab.json("show", second)["run_ids"]:
+        assert lab.show(run_id)["attempts"] == [], "never started"
+
+
 def test_an_array_of_batch_jobs_is_a_sweep_too(lab: Lab) -> None:
     array_id = lab.sbatch("--array=1-3", "-H", lab.file("job.sh", "#!/bin/sh\nsleep 1000\n"))
-    assert "3 held" in lab.out("show", array_id)
+    told = lab.out("show", array_id)
+    assert "3 held" in told
+    head, *rows = told.splitlines()[-4:]
+    assert head.split()[:3] == ["RUN", "INDEX", "STATE"]
+    assert [row.split()[1] for row in rows] == ["1", "2", "3"]
     assert lab.out("cancel", array_id) == f"sweep {array_id}: 3 cancelled, 0 stopping\n"
 
 

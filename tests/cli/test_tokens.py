@@ -42,6 +42,12 @@ def test_from_a_token_to_a_run_of_ones_own(closed: Lab, tmp_path: Path) -> None:
     file = tmp_path / ".config" / "rota" / "token"
     assert file.read_text() == token + "\n" and stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "ann (user)" in closed.out("whoami", env=env)
+    assert closed.out("whoami", env=env).endswith(", by the token in ~/.config/rota/token\n")
+    assert json.loads(closed.out("whoami", "--json", env=env))["token_from"] == str(file)
+    assert "by the token in ROTA_TOKEN" in closed.out("whoami", env={**env, "ROTA_TOKEN": token})
+    worse = closed.rota("login", "rota_wrong", env=env)
+    assert worse.returncode == 77 and b"the token on the command line is not valid" in worse.stderr
+    assert str(file).encode() not in worse.stderr and file.read_text() == token + "\n", "it is not that one"
     denied = closed.rota("token", "list", env=env)
     assert denied.returncode == 77 and b"may not" in denied.stderr
     listed = [one for one in closed.json("token", "list") if one["note"] == "laptop"]
@@ -50,6 +56,40 @@ def test_from_a_token_to_a_run_of_ones_own(closed: Lab, tmp_path: Path) -> None:
     closed.out("token", "revoke", listed[0]["id"])
     assert closed.rota("queue", env=env).returncode == 77
     assert closed.rota("token", "revoke", "nothing").returncode == 75
+
+
+def test_a_token_through_a_pipe_needs_no_option(closed: Lab, tmp_path: Path) -> None:
+    token = closed.out("token", "create", "--user", "ann", "-q").strip()
+    done = closed.rota("login", env=far(closed, tmp_path), given=token.encode() + b"\n")
+    assert (done.returncode, done.stdout) == (0, b"ann (user)\n") and b"Token" not in done.stderr
+    wrong = closed.rota("login", env=far(closed, tmp_path), given=b"rota_wrong\n")
+    assert wrong.returncode == 77 and b"the token from stdin is not valid" in wrong.stderr
+    assert closed.rota("login", env=far(closed, tmp_path)).returncode == 2, "nothing came"
+
+
+def test_logout_is_the_way_back_from_login(closed: Lab, tmp_path: Path) -> None:
+    """On the server's own machine, where the stored token hides who one is by one's account."""
+    token = closed.out("token", "create", "--user", "ann", "-q").strip()
+    env = {**closed.env, "HOME": str(tmp_path)}
+    closed.out("login", "--stdin", env=env, given=token.encode())
+    assert "ann (user)" in closed.out("whoami", env=env)
+    assert closed.out("logout", env=env) == "removed the token in ~/.config/rota/token\n"
+    assert "root (admin)" in closed.out("whoami", env=env)
+    again = closed.rota("logout", env={**env, "ROTA_TOKEN": token})
+    assert (again.returncode, again.stdout) == (0, b"no token is stored in ~/.config/rota/token\n")
+    assert b"ROTA_TOKEN is still set" in again.stderr and token.encode() not in again.stderr
+    homeless = {name: value for name, value in env.items() if name != "HOME"}
+    assert closed.out("logout", env=homeless) == "no token is stored: there is no home directory\n"
+    (tmp_path / ".config" / "rota" / "token").mkdir()
+    stuck = closed.rota("logout", env=env)
+    assert stuck.returncode == 75 and b"cannot remove ~/.config/rota/token" in stuck.stderr
+
+
+def test_for_whom_an_agent_acts_is_in_the_list(closed: Lab) -> None:
+    closed.out("token", "create", "--user", "robot", "--role", "agent", "--for", "ann", "-q")
+    head, *rows = closed.out("token", "list").splitlines()
+    assert head.split()[:4] == ["TOKEN", "USER", "ROLE", "FOR"]
+    assert {tuple(row.split()[1:4]) for row in rows} >= {("robot", "agent", "ann")}
 
 
 def test_a_person_without_an_account_is_spoken_of_where_it_matters(closed: Lab) -> None:

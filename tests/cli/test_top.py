@@ -142,6 +142,20 @@ def test_it_shows_opens_filters_and_cancels(lab: Lab) -> None:
     piloted(lab, story)
 
 
+@pytest.mark.parametrize("where", [(), ("slash",), ("enter",), ("c",)], ids=["panes", "filter", "details", "ask"])
+def test_ctrl_c_leaves_from_everywhere(lab: Lab, where: tuple[str, ...]) -> None:
+    waiting = lab.submit("--held", "--", "true")
+
+    async def story(top: Top, pilot: Pilot[int]) -> None:
+        await comes(pilot, lambda: keys(top, "mine") == [waiting], "the first look")
+        await pilot.press(*where)
+        assert top.return_code is None
+        await pilot.press("ctrl+c")
+        assert top.return_code == 0
+
+    piloted(lab, story)
+
+
 def test_it_survives_a_lost_server(lab: Lab) -> None:
     async def story(top: Top, pilot: Pilot[int]) -> None:
         await comes(pilot, lambda: "8 of 8 free" in words(top, "#heading"), "the first look")

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -98,4 +99,19 @@ def test_a_taken_port_is_named_before_anything_is_opened(tmp_path: Path) -> None
     assert done.returncode == 75
     assert f"port {port}" in done.stderr
     assert "--port" in done.stderr
+    assert "make" not in done.stderr
     assert not (tmp_path / "other").exists()
+
+
+def test_under_make_it_is_said_how_flags_go_through_it(tmp_path: Path) -> None:
+    """`-o install`: what this test runs with is there already, and stays as it is."""
+    root = Path(__file__).parents[2]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        flags = f"--port {taken.getsockname()[1]} --lease-port 0 --data-dir {tmp_path / 'data'}"
+        argv = ["make", "-C", str(root), "-o", "install", "up", f"BIN={Path(ROTA).parent}", f"ARGS={flags}"]
+        done = subprocess.run(argv, env=clean_env(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "choose another with --port" in done.stderr
+    assert "make up ARGS='--port 10001 --lease-port 9124'" in done.stderr

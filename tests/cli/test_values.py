@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.cli import render, table, values
+from tests.cli.test_exits import call
 
 
 @pytest.mark.parametrize(
@@ -48,9 +49,38 @@ def test_parameters_of_a_sweep():
     assert values.parameter("lr=0.1,1e-3") == ("lr", ["0.1", "1e-3"])
     assert values.parameter("seed=1..4") == ("seed", [1, 2, 3, 4])
     assert values.parameter("n=7,9..10,x") == ("n", [7, 9, 10, "x"])
+    assert values.parameter("data=../a,..,1..x,v1..2") == ("data", ["../a", "..", "1..x", "v1..2"])
     for text in ("", "lr", "=1", "lr=", "n=5..1", "n=1..999999999"):
         with pytest.raises(click.BadParameter):
             values.parameter(text)
+
+
+@pytest.mark.parametrize("text", ["lr=0.1..0.5", "lr=7,1..2.5", "lr=1e-3..1", "n=1..99999999999", "x=nan..inf"])
+def test_a_range_that_is_none_is_no_value_either(text):
+    with pytest.raises(click.BadParameter, match="a range is of whole numbers"):
+        values.parameter(text)
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf", "1e999", "-1", "much"])
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--mem", ["submit", "--mem={}", "--", "true"]),
+        ("--gpu-memory", ["submit", "--gpu-memory={}", "--", "true"]),
+        ("--days", ["history", "--days={}"]),
+        ("--time", ["submit", "--time={}", "--", "true"]),
+        ("--expires", ["token", "create", "--user", "ann", "--expires={}"]),
+        ("--since", ["usage", "--since={}"]),
+    ],
+)
+def test_what_is_no_amount_is_refused_by_the_name_of_the_option(option, words, word):
+    code, out, err = call(*(part.format(word) for part in words))
+    assert (code, out) == (2, "") and option in err, err
+
+
+def test_one_parameter_twice_is_refused():
+    code, _, err = call("sweep", "s", "--base", "echo", "-p", "a=1..3", "-p", "a=5")
+    assert code == 2 and "'a' is given twice" in err
 
 
 @pytest.mark.parametrize(

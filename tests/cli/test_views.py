@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
+from pathlib import Path
 
 from tests.app.house import PATIENCE_S
 from tests.cli.lab import Lab
@@ -37,6 +38,17 @@ def test_tables_in_a_pipe_are_plain_and_complete(lab: Lab) -> None:
     assert name in lab.out("queue")
     assert lab.out("queue", "-q").strip() in lab.out("queue")
     assert "8 of 8 GPUs held" in lab.out("gpus") and "SIMULATED" in lab.out("gpus")
+
+
+def test_a_pause_is_seen_where_people_look(tmp_path: Path) -> None:
+    with Lab(tmp_path) as lab:
+        lab.submit("-G", "1", "--wait", "--", "true")
+        assert "paused" not in lab.out("queue")
+        lab.server.post("/orchestrator/stop").ok()
+        run_id = lab.submit("-G", "1", "--", "true")
+        for words in (["queue"], ["queue", "--user", "nobody-else"], ["explain", run_id]):
+            assert "scheduling is paused" in lab.out(*words), words
+        assert "not known" in lab.out("eta", run_id)
 
 
 def test_whose(lab: Lab) -> None:

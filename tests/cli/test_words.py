@@ -19,7 +19,7 @@ from rota.cli.slurm.told import told
 from rota.cli.story import changed_lines
 from rota.client.model.run import Run
 from tests.app.house import SOURCES
-from tests.cli.lab import Lab
+from tests.cli.lab import RUN, Lab
 from tests.cli.test_exits import call
 from tests.client.stub import ok, stub
 
@@ -79,6 +79,28 @@ def test_logs_of_what_never_ran_say_so(lab: Lab) -> None:
     assert done.returncode == 75 and b"has no attempt 5: it made 1" in done.stderr
 
 
+def test_logs_of_a_lease_say_where_its_output_is(box: Lab) -> None:
+    box.start(*RUN, "-G", "1", "sleep", "300")
+    box.until_queue(running=1)
+    done = box.rota("logs", box.out("queue", "-q").strip())
+    assert (done.returncode, done.stdout) == (0, b"") and b"its own terminal" in done.stderr
+
+
+def test_variables_that_are_not_set_are_named(lab: Lab) -> None:
+    done = lab.rota("submit", "-q", "--held", "-e", "NOT_A", "--export", "PATH,NOT_B", "--", "true")
+    assert done.returncode == 0 and done.stderr.count(b"\n") == 1
+    assert b"NOT_B, NOT_A are not set here" in done.stderr
+    assert lab.rota("submit", "-q", "--held", "-e", "HOME", "-e", "NEW=1", "--", "true").stderr == b""
+
+
+def test_a_held_run_is_explained_without_saying_it_twice(lab: Lab) -> None:
+    run_id = lab.submit("-G", "0", "--held", "--", "true")
+    explained = lab.out("explain", run_id)
+    assert "held: held" not in explained and "unknown" not in explained
+    assert "  held" in explained and explained.endswith("start not known\n")
+    assert lab.out("eta", run_id) == f"{run_id}: start not known\n"
+
+
 def test_a_batch_job_is_told_by_its_script(lab: Lab) -> None:
     script = lab.file("train.sh", "#!/bin/sh\n#SBATCH -o out.txt\necho the-text\n")
     run_id = lab.sbatch("-H", script, "--lr", "0.1")
@@ -119,9 +141,9 @@ ODD = "\x1b]0;owned\x07"
     [
         ({}, "1" * 12 + " "),
         ({"status": ODD}, "1" * 12 + " \ufffd]0;owned\ufffd"),
-        ({"status": "queued"}, "1" * 12 + " queued: expected to start unknown"),
-        ({"status": "queued", "reasons": [{}]}, "1" * 12 + " queued: expected to start unknown"),
-        ({"status": "queued", "position": 2, "reasons": ["full"]}, "position 2, expected to start unknown; full"),
+        ({"status": "queued"}, "1" * 12 + " queued: start not known"),
+        ({"status": "queued", "reasons": [{}]}, "1" * 12 + " queued: start not known"),
+        ({"status": "queued", "position": 2, "reasons": ["full"]}, "position 2, start not known; full"),
         ({"status": "ready"}, "held; let it go"),
     ],
 )

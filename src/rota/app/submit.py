@@ -209,5 +209,7 @@ def _pending(desk: Desk, wanted: tuple[Dependency, ...], only: str | None) -> tu
         if run.state not in ENDED:
             left.append(dependency)
         elif not satisfied(dependency.when, run.state):
-            raise Invalid(f"depends_on: {run.id} has ended already ({run.state}), so this would never start", "depends_on")
+            raise Invalid(
+                f"depends_on: {run.id} has ended already ({run.state}), so this would never start", "depends_on"
+            )
     return tuple(left)

@@ -58,11 +58,13 @@ def emit(value: Any) -> None:
     click.echo(json.dumps(value))
 
 
-def fail(error: RotaError) -> int:
-    """Say what went wrong and what to do next, in one line; the exit code."""
+def fail(error: RotaError, about: str = "") -> int:
+    """Say what went wrong and what to do next, in one line; the exit code. `about`: what was asked for, where one
+    could not tell from the words alone which of several it was."""
     from rota.cli.render import plain
 
     text = f"{_address()} is no Rota server: {error}" if _stranger(error) else str(error)
+    text = f"{about}: {text}" if about and about.strip().lower() not in text else text
     say(plain(f"{text}{_next_step(error)}"))
     return exit_code(error)
 
@@ -146,7 +148,7 @@ def for_each(client: Client, ids: Iterable[str], act: Callable[[str], str]) -> i
         except Unreachable:
             raise
         except RotaError as error:
-            failed = fail(error)
+            failed = fail(error, text)
             code = code or failed
     return code
 

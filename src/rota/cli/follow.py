@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rota.cli.connect import say
 from rota.cli.exits import REFUSED
 from rota.cli.progress import Progress
-from rota.cli.render import in_time, plain, span, state
+from rota.cli.render import expected, plain, span, state
 from rota.cli.streams import write
 from rota.client.errors import Busy, Refused, RotaError, Unreachable
 from rota.client.words import ACTIVE
@@ -47,6 +47,11 @@ def stay(client: Client, run_id: str, *, output: bool, quiet: bool = False) -> i
     if not quiet:
         say(summary(run))
     return code_of(run)
+
+
+def joined(run_id: str) -> str:
+    """To somebody who is about to stay with a run of their own."""
+    return f"run {run_id}; Ctrl-C cancels it; to only watch: rota logs -f {run_id}"
 
 
 def summary(run: Run) -> str:
@@ -83,7 +88,7 @@ def place(run: Mapping[str, Any]) -> str:
         where = f"position {int(run['position'])}, " if run.get("position") else ""
         first = (run.get("reasons") or [""])[0]
         why = plain(first.get("text", "") if isinstance(first, dict) else first)
-        return f"{run_id} queued: {where}expected to start {in_time(run.get('eta'))}{'; ' if why else ''}{why}"
+        return f"{run_id} queued: {where}{expected(run.get('eta'))}{'; ' if why else ''}{why}"
     if status == "ready":
         return f"{run_id} {state(status)}; let it go with `rota release {run_id}`"
     since = run.get("started_at") or run.get("launched_at")

@@ -47,6 +47,7 @@ SECTIONS = {
         "serve": ("serve", "The server, in the foreground, for scripts and service managers."),
         "service": ("service", "Let systemd keep the server running."),
         "login": ("login", "Keep a token for this account."),
+        "logout": ("logout", "Forget the token that login kept."),
         "whoami": ("whoami", "Who the server takes you for."),
         "token": ("token", "Tokens of people and agents."),
         "doctor": ("doctor", "What is well here, what is not, and what to do about it."),

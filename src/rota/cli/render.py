@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 
@@ -41,11 +42,22 @@ def clock(at: float | None) -> str:
 
 
 def in_time(at: float | None, now: float | None = None) -> str:
-    """in 5 min (14:05:00); now; unknown."""
+    """in 5 min (14:05:00); now; not known."""
     if at is None:
-        return "unknown"
+        return "not known"
     left_s = at - (time.time() if now is None else now)
     return "now" if left_s < 1.0 else f"in {span(left_s)} ({clock(at)})"
+
+
+def expected(at: float | None) -> str:
+    """When a run starts, as part of a sentence."""
+    return "start not known" if at is None else f"expected to start {in_time(at)}"
+
+
+def homely(path: str) -> str:
+    """A path with ~ for one's home."""
+    home = os.environ.get("HOME", "").rstrip("/")
+    return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
 
 
 def gpus(names: tuple[str, ...] | list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rota.cli.render import clock, plain, span, state
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from rota.client.model.sweep import Sweep
     from rota.client.sync import Client
 
-LIVE = "ready,queued,launching,running"
+WAITING = "ready,queued"
+LIVE = f"{WAITING},launching,running"
 MOST_RUNS = 10_000
 HEADS = ("RUN", "STATE", "GPUS", "RAN", "EXIT", "NAME")
 
@@ -26,10 +28,21 @@ def find(client: Client, sweep_id: str) -> Sweep | None:
         return None
 
 
-def cancel(client: Client, sweep_id: str, *, dry_run: bool) -> str:
-    """End its live runs, those that wait first: else one would start in the place of each that was ended."""
+def withdraw(client: Client, sweep_id: str) -> int:
+    """Take what waits of it out of the queue; how many that were. A refusal is left to `cancel`, which tells of it."""
+    taken = 0
+    for run in list(client.runs(sweep_id=sweep_id, status=WAITING, limit=MOST_RUNS)):
+        with suppress(Refused):
+            client.cancel(run.id)
+            taken += 1
+    return taken
+
+
+def cancel(client: Client, sweep_id: str, *, dry_run: bool, withdrawn: int = 0) -> str:
+    """End its live runs, those that wait first: else one would start in the place of each that was ended.
+    `withdrawn`: how many were taken out of the queue before."""
     live = sorted(client.runs(sweep_id=sweep_id, status=LIVE, limit=MOST_RUNS), key=lambda run: not run.waiting)
-    waiting = running = 0
+    waiting, running = withdrawn, 0
     for run in live:
         try:
             answer = client.cancel(run.id, dry_run=dry_run)
@@ -64,12 +77,20 @@ def story(sweep: Sweep, runs: Iterable[Run]) -> str:
             ("runs", ", ".join(f"{n} {name}" for name, n in counts.items())),
         ]
     )
-    rows = [
+    from rota.cli.slurm.jobs import task_of
+
+    runs = list(runs)
+    tasks = [task_of(run) for run in runs]
+    indexed = any(task is not None for task in tasks)  # of an array: its runs all have the same name
+    heads = (HEADS[0], "INDEX", *HEADS[1:]) if indexed else HEADS
+    rows: list[tuple[object, ...]] = [
         (run.id, state(run.status), run.gpu_count, span(ran(run)), "-" if run.exit_code is None else run.exit_code,
          run.name)
         for run in runs
     ]  # fmt: skip
-    return f"{told}\n\n{table(HEADS, rows, right=('GPUS', 'RAN', 'EXIT'))}" if rows else told
+    if indexed:
+        rows = [(row[0], "-" if task is None else task, *row[1:]) for task, row in zip(tasks, rows, strict=True)]
+    return f"{told}\n\n{table(heads, rows, right=('INDEX', 'GPUS', 'RAN', 'EXIT'))}" if rows else told
 
 
 def ran(run: Run) -> float | None:

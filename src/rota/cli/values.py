@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from typing import Any
 
 import click
 
@@ -44,6 +46,19 @@ class Duration(click.ParamType):  # type: ignore[type-arg] # not every click kno
             self.fail(str(error), param, ctx)
 
 
+class Amount(click.FloatRange):
+    """A number from 0 up that can be had: `nan` and `inf` are numbers to Python, and nothing to a server."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{str(value)[:50]!r} is not a number from 0 up", param, ctx)
+        return number
+
+
 class Priority(click.ParamType):  # type: ignore[type-arg]
     name = "priority"
 
@@ -60,7 +75,7 @@ export_option = click.option(
     default="ALL",
     metavar="ALL|NONE|NAMES",
     show_default=True,
-    help="Which of your variables; never a token.",
+    help="Which of your variables; never a token of Rota's own.",
 )
 
 
@@ -71,9 +86,14 @@ def surroundings(chdir: str | None, pairs: tuple[str, ...] = (), export: str = "
     except FileNotFoundError:
         raise click.UsageError("the current directory is gone; change to one that is there") from None
     try:
-        return where, environment.exported(export, os.environ, pairs)
+        chosen = environment.exported(export, os.environ, pairs)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--env or --export") from None
+    absent = environment.unset(export, os.environ, pairs)
+    if absent:
+        names = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'}"
+        click.echo(f"rota: note: {names} not set here, so the run gets no such variable", err=True)
+    return where, chosen
 
 
 def parameter(text: str) -> tuple[str, list[object]]:
@@ -85,6 +105,7 @@ def parameter(text: str) -> tuple[str, list[object]]:
     for word in values.split(","):
         ends = re.fullmatch(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})", word)
         if ends is None:
+            _must_be_no_range(word)
             found.append(_value(word))
             continue
         first, last = int(ends[1]), int(ends[2])
@@ -92,6 +113,20 @@ def parameter(text: str) -> tuple[str, list[object]]:
             raise click.BadParameter(f"{word!r} is no range of 1 to {MAX_RANGE} numbers", param_hint="-p")
         found += range(first, last + 1)
     return name, found
+
+
+def _must_be_no_range(word: str) -> None:
+    """0.1..0.5 as one value is what nobody means; ../data is a value like any other."""
+    first, dots, last = word.partition("..")
+    try:
+        float(first), float(last)
+    except ValueError:
+        return
+    if dots:
+        raise click.BadParameter(
+            f"{word[:80]!r}: a range is of whole numbers, such as 1..5; write others one by one, such as 0.1,0.2",
+            param_hint="-p",
+        )
 
 
 def _value(word: str) -> object:

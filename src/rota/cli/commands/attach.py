@@ -10,6 +10,7 @@ import click
 from rota.cli.connect import run_argument, say
 from rota.cli.exits import REFUSED
 from rota.cli.options import data_dir_option
+from rota.cli.render import plain
 from rota.client.address import URL_NAMES
 
 
@@ -33,6 +34,8 @@ def command(run_id: str, tmux: bool, data_dir: Path) -> None:
         session = read_settings({})[0].tmux_session if tmux else ""
     except BadSetting as error:
         raise click.UsageError(str(error)) from error
+    if not tmux:
+        say(f"joining {plain(run_id)}; Ctrl-] leaves it, and it goes on")
     try:
         how = attach(data_dir, run_id, tmux=tmux, session=session)
     except (CannotStart, Refused) as error:

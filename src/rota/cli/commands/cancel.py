@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from rota.cli import sweeps
-from rota.cli.connect import complete, connect, dry_option, for_each, leave, server_option
+from rota.cli.connect import FULL_ID, complete, connect, dry_option, for_each, leave, server_option
 from rota.client.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rota.client.model.cluster import Job
+    from rota.client.sync import Client
 
 
 @click.command()
@@ -16,9 +24,10 @@ from rota.client.errors import NotFound
 @click.argument("run_ids", nargs=-1, metavar="RUN_ID...", shell_complete=complete)
 def command(run_ids: tuple[str, ...], sweep_ids: tuple[str, ...], dry_run: bool, server: str) -> None:
     """End runs: waiting ones leave the queue, running ones are stopped. The id of a sweep or array stands for all of
-    its runs."""
+    its runs. What waits goes first, so that none starts in the place of another."""
     if not run_ids and not sweep_ids:
         raise click.UsageError("Missing argument 'RUN_ID...', or --sweep ID")
+    withdrawn: dict[str, int] = {}  # by sweep: how many of it left the queue before anything that runs was touched
     with connect(server) as client:
 
         def one(run_id: str) -> str:
@@ -27,14 +36,42 @@ def command(run_ids: tuple[str, ...], sweep_ids: tuple[str, ...], dry_run: bool,
             except NotFound:
                 if sweeps.find(client, run_id) is None:
                     raise
-                return sweeps.cancel(client, run_id, dry_run=dry_run)
+                return sweeps.cancel(client, run_id, dry_run=dry_run, withdrawn=withdrawn.get(run_id, 0))
             done = "cancelled" if answer.get("status") == "stopped" else "stopping"
             return f"{run_id} {'could be stopped' if dry_run else done}"
 
         def all_of(sweep_id: str) -> str:
             client.sweep(sweep_id)  # one that is not there says so
-            return sweeps.cancel(client, sweep_id, dry_run=dry_run)
+            return sweeps.cancel(client, sweep_id, dry_run=dry_run, withdrawn=withdrawn.get(sweep_id, 0))
 
-        code = for_each(client, sweep_ids, all_of)
-        code = for_each(client, run_ids, one) or code
+        several = len(run_ids) + len(sweep_ids) > 1
+        waiting, others, running = _by_turn(client, run_ids) if several else ([], list(run_ids), [])
+        code = for_each(client, waiting, one)
+        if several and not dry_run:
+            for text in {*sweep_ids, *others}:
+                withdrawn[text] = sweeps.withdraw(client, text) if len(text) == FULL_ID else 0
+        code = for_each(client, sweep_ids, all_of) or code
+        code = for_each(client, (*others, *running), one) or code
     leave(code)
+
+
+def _by_turn(client: Client, ids: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Those that wait their turn, those the queue does not list (held ones, sweeps, what has ended), those that run."""
+    queue = client.queue()
+    queued, active = _listed(queue.queued, ids), _listed(queue.running, ids)
+    waiting = [text for text in ids if text in queued]
+    running = [text for text in ids if text in active and text not in queued]
+    return waiting, [text for text in ids if text not in queued | active], running
+
+
+def _listed(jobs: Sequence[Job], ids: Sequence[str]) -> set[str]:
+    """Which of the ids are of these jobs. A part of an id may be of two, which is said when it is that one's turn."""
+    known = {job.id for job in jobs}
+    found = set()
+    for text in set(ids):
+        part = text.strip().lower()
+        if part in known or (
+            0 < len(part) < FULL_ID and any(one.endswith(part) or one.startswith(part) for one in known)
+        ):
+            found.add(text)
+    return found

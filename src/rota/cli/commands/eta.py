@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rota.cli.connect import connect, emit, full_id, json_option, run_argument, server_option
-from rota.cli.render import in_time, plain
+from rota.cli.render import expected, plain
 
 
 @click.command()
@@ -25,4 +25,4 @@ def command(run_id: str, quiet: bool, as_json: bool, server: str) -> None:
     elif found.status not in ("queued", "ready"):
         click.echo(f"{found.run_id} does not wait: it is {plain(found.status)}")
     else:
-        click.echo(f"{found.run_id} is expected to start {in_time(found.eta)}")
+        click.echo(f"{found.run_id}{':' if found.eta is None else ' is'} {expected(found.eta)}")

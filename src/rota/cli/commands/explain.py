@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rota.cli.connect import connect, emit, full_id, json_option, run_argument, server_option
-from rota.cli.render import clock, in_time, plain, state
+from rota.cli.render import clock, expected, plain, state
 from rota.cli.watch import show, watch_option
 
 
@@ -30,8 +30,10 @@ def command(run_id: str, watch: bool, as_json: bool, server: str) -> None:
             for reason in why.reasons:
                 until = f" until {clock(reason.until)}" if reason.until is not None else ""
                 behind = f"  <- {plain(' '.join(reason.runs))}" if reason.runs else ""
-                lines.append(f"  {plain(reason.code)}: {plain(reason.text)}{until}{behind}")
-            lines.append(f"expected to start {in_time(why.eta)}")
+                # some texts say it themselves: "held: by ann"
+                code = "" if reason.text.startswith(reason.code) else f"{reason.code}: "
+                lines.append(f"  {plain(code + reason.text)}{until}{behind}")
+            lines.append(expected(why.eta))
             if why.hint:
                 lines.append(f"hint: {plain(why.hint)}")
             return "\n".join(lines)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rota.cli.connect import connect, say, server_option
-from rota.cli.exits import REFUSED, USAGE
+from rota.cli.exits import NOT_AUTHORISED, REFUSED, USAGE
 
 if TYPE_CHECKING:
     from rota.client.sync import Client
@@ -28,7 +28,8 @@ MAX_TOKEN = 4096
 @server_option
 @click.argument("token", default="")
 def command(token: str, from_stdin: bool, no_check: bool, as_link: bool, token_id: str, server: str) -> None:
-    """Store TOKEN in ~/.config/rota/token for all later calls. Without one: it is asked for, unseen.
+    """Store TOKEN in ~/.config/rota/token for all later calls; `rota logout` removes it. Without one: it is asked for,
+    unseen, or read from a pipe.
 
     An argument can be seen in the list of processes while the command runs: prefer to be asked, or --stdin.
 
@@ -74,10 +75,7 @@ def _own(client: Client) -> str:
 def _keep(token: str, from_stdin: bool, no_check: bool, server: str) -> None:
     from rota.client.address import token_file
 
-    if from_stdin:
-        token = (sys.stdin.read(MAX_TOKEN + 1) if sys.stdin is not None else "").strip()
-    elif not token:
-        token = click.prompt("Token", hide_input=True, err=True).strip()
+    token, source = _given(token, from_stdin)
     if not token or len(token) > MAX_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         say("that is no token; one looks like rota_... and is made with: rota token create --user NAME")
         sys.exit(USAGE)
@@ -87,10 +85,15 @@ def _keep(token: str, from_stdin: bool, no_check: bool, server: str) -> None:
         sys.exit(USAGE)
     if not no_check:
         from rota.client.address import find_url
+        from rota.client.errors import Unauthorised
         from rota.client.sync import Client
 
-        with Client(server or find_url()[0], token) as client:
-            me = client.whoami()
+        try:
+            with Client(server or find_url()[0], token) as client:
+                me = client.whoami()
+        except Unauthorised as error:  # told of here: elsewhere it would be the token that is stored
+            say(f"{error}; the token {source} is not valid or has expired: ask for a new one. Nothing was stored")
+            sys.exit(NOT_AUTHORISED)
         click.echo(f"{me.name} ({me.role})")
     try:
         store(path, token)
@@ -98,6 +101,15 @@ def _keep(token: str, from_stdin: bool, no_check: bool, server: str) -> None:
         say(f"cannot write {path}: {error.strerror}")
         sys.exit(USAGE)
     say(f"the token is in {path}")
+
+
+def _given(token: str, from_stdin: bool) -> tuple[str, str]:
+    """The token, and how it came here. Without a terminal nobody can be asked, and it comes through the pipe."""
+    if from_stdin or (not token and (sys.stdin is None or not sys.stdin.isatty())):
+        return (sys.stdin.read(MAX_TOKEN + 1) if sys.stdin is not None else "").strip(), "from stdin"
+    if token:
+        return token, "on the command line"
+    return click.prompt("Token", hide_input=True, err=True).strip(), "that was typed"
 
 
 def store(path: str, token: str) -> None:

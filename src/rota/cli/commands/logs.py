@@ -10,7 +10,7 @@ import click
 
 from rota.cli.connect import connect, full_id, run_argument, say, server_option
 from rota.cli.exits import REFUSED
-from rota.cli.render import state
+from rota.cli.render import plain, state
 from rota.cli.streams import write
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ def command(run_id: str, follow: bool, attempt: int | None, tail: int | None, se
             say(f"{run.id} has no attempt {attempt}: it made {newest}")
             sys.exit(REFUSED)
         number = attempt or (1 if follow and tail is None else newest)
+        note = client.logs(run.id, 0, limit=1, attempt=number).raw.get("note")
+        if note:  # of a lease: Rota has none of its output
+            say(f"{run.id}: {plain(note)}")
         offset = 0
         if tail is not None:
             text, offset = _last(client, run.id, number, tail)

@@ -12,11 +12,13 @@ from rota.cli.connect import connect, dry_option, emit, json_option, server_opti
 
 
 @click.group(invoke_without_command=True)
+@json_option
+@server_option
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def command(ctx: click.Context, as_json: bool, server: str) -> None:
     """How is scheduled: `rota policy show`, `rota policy set KEY=VALUE`."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(show, as_json=False, server="")
+        ctx.invoke(show, as_json=as_json, server=server)
 
 
 @command.command()
@@ -48,7 +50,10 @@ def change(pairs: tuple[str, ...], dry_run: bool, as_json: bool, server: str) ->
             if name not in known:
                 raise click.UsageError(f"{name[:50]!r} is no part of the policy; there are {', '.join(known)}")
         found = client.set_policy(dry_run=dry_run, **changes)
-    emit(found) if as_json else click.echo(_lines(found))
+    if as_json:
+        emit(found)
+    else:
+        click.echo(f"would be; nothing was done:\n{_lines(found)}" if dry_run else _lines(found))
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -110,6 +110,9 @@ def _picture(found: Queue, jobs: Iterable[Job], others: Iterable[Run], *, everyb
     held = statistics.get("held")
     line += f", {held} held" if held else ""
     line = f"everybody's: {line}" if everybodys else line  # and not only of the runs above
+    if found.raw.get("paused"):
+        why = found.raw.get("pause_why")
+        line += f"; scheduling is paused{f': {why}' if why else ''}: nothing starts until an admin resumes it"
     if not rows:
         return f"nothing here: {plain(line)}; try: rota submit -- echo hello"
     return f"{table(HEADS, rows, right=('GPUS', 'TIME'))}\n\n{plain(line)}"

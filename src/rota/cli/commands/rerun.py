@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, run_argument, server_option
+from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, run_argument, say, server_option
 
 
 @click.command()
@@ -18,7 +18,7 @@ from rota.cli.connect import connect, dry_option, emit, full_id, json_option, le
     help="Make a fresh git worktree there as the code was then, and run in it.",
 )
 @click.option("--held", is_flag=True, help="Let it wait until `rota release`.")
-@click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did.")
+@click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did; Ctrl-C cancels it.")
 @click.option("-f", "--follow", is_flag=True, help="Show its output as well.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the id.")
 @dry_option
@@ -49,6 +49,10 @@ def command(run_id: str, restore: str | None, command: tuple[str, ...], server: 
             click.echo(run.id)
         elif options["dry_run"]:
             click.echo("would be accepted; nothing was done")
+        elif staying and not options["as_json"]:
+            from rota.cli.follow import joined
+
+            say(joined(run.id))
         elif not staying:
             from rota.cli.follow import place
 

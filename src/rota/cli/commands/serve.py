@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 CANNOT = 75
+MADE_BY = "ROTA_MADE_BY"  # set by the Makefile: how flags reach a `rota up` that nobody typed
 
 
 def server_options(command: Any) -> Any:
@@ -71,5 +73,7 @@ def run(flags: dict[str, Any], *, friendly: bool) -> None:
         code = serve(settings, click.echo, friendly=friendly)
     except CannotStart as error:
         click.echo(f"rota: {error}", err=True)
+        if friendly and os.environ.get(MADE_BY):
+            click.echo(f"rota: flags are given with: {os.environ[MADE_BY]}", err=True)
         sys.exit(CANNOT)
     sys.exit(code)

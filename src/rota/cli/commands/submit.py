@@ -8,7 +8,7 @@ import click
 
 from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, say, server_option
 from rota.cli.environment import mask
-from rota.cli.values import Duration, Priority, export_option, surroundings
+from rota.cli.values import Amount, Duration, Priority, export_option, surroundings
 from rota.client import calls
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ WHENS = ("succeeded", "ended", "failed")
 @click.option("--tag", "tags", multiple=True, help="A word to find it by.")
 @click.option("--held", is_flag=True, help="Let it wait until `rota release`.")
 @click.option("--gpu-type", default="", help="A part of the GPU's name, such as H100.")
-@click.option("--gpu-memory", type=click.FloatRange(0), metavar="GB", help="At least so much on each GPU.")
+@click.option("--gpu-memory", type=Amount(), metavar="GB", help="At least so much on each GPU.")
 @click.option("--cpus", type=click.IntRange(0), help="CPUs on each node.")
-@click.option("--mem", type=click.FloatRange(0), metavar="GB", help="Host memory on each node.")
+@click.option("--mem", type=Amount(), metavar="GB", help="Host memory on each node.")
 @click.option("--terminal", is_flag=True, help="Give it a terminal that `rota attach` can look into.")
 @click.option("--no-snapshot", is_flag=True, help="Do not record the state of the git checkout.")
 @click.option("--idempotency-key", default="", metavar="KEY", help="Submitted with this key before: that run again.")
@@ -121,12 +121,12 @@ def _dependency(client: Client, text: str) -> dict[str, str]:
 
 
 def _tell(client: Client, run_id: str, dry_run: bool, staying: bool) -> None:
-    from rota.cli.follow import place
+    from rota.cli.follow import joined, place
 
     if dry_run:
         click.echo("would be accepted; nothing was done")
     elif staying:
-        say(f"run {run_id}; Ctrl-C cancels it; to only watch: rota logs -f {run_id}")
+        say(joined(run_id))
     else:
         click.echo(client.do(calls.read(calls.run(run_id), place)))
 

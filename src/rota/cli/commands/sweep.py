@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from itertools import islice, product
 from typing import Any
 
 import click
 
 from rota.cli.connect import connect, dry_option, emit, json_option, server_option
+from rota.cli.render import plain
 from rota.cli.values import Duration, Priority, export_option, parameter, surroundings
 
 MOST_RUNS = 10_000
+MOST_SHOWN = 3
 
 
 @click.command()
@@ -38,12 +42,8 @@ def command(name: str, base_command: str, params: tuple[str, ...], server: str, 
     \b
     rota sweep lr --base 'python train.py' -p lr=0.1,0.01 -p seed=1..5 --parallel 4
     """
-    parameters: dict[str, list[object]] = {}
-    size = 1
-    for text in params:
-        key, values = parameter(text)
-        parameters[key] = values
-        size *= len(values)
+    parameters = _grid(params)
+    size = math.prod(map(len, parameters.values()))
     if size > MOST_RUNS and not options["max_runs"]:
         raise click.UsageError(f"that makes {size} runs; cut the grid with --max-runs, {MOST_RUNS} at most")
     where, env = surroundings(options["chdir"], options["pairs"], options["export"])
@@ -78,6 +78,31 @@ def command(name: str, base_command: str, params: tuple[str, ...], server: str, 
     elif options["quiet"]:
         click.echo(sweep.id)
     else:
-        total = (sweep.progress or {}).get("total", len(sweep.run_ids))
-        word = "would be" if options["dry_run"] else sweep.status
-        click.echo(f"sweep {sweep.id} {word}: {total} runs")
+        total = int((sweep.progress or {}).get("total", len(sweep.run_ids)))
+        if options["dry_run"]:
+            click.echo(_planned(base_command, parameters, total))
+        else:
+            click.echo(f"sweep {sweep.id} {sweep.status}: {total} runs")
+
+
+def _grid(params: tuple[str, ...]) -> dict[str, list[object]]:
+    found: dict[str, list[object]] = {}
+    for text in params:
+        name, values = parameter(text)
+        if name in found:
+            raise click.BadParameter(f"{name[:80]!r} is given twice; write {name[:80]}=VALUE,VALUE", param_hint="-p")
+        found[name] = values
+    return found
+
+
+def _planned(base: str, parameters: dict[str, list[object]], total: int) -> str:
+    """How many, and the first commands as the server will write them."""
+    import shlex
+
+    lines = [f"would be {total} run{'s'[: total != 1]}; nothing was done"]
+    for values in islice(product(*parameters.values()), min(total, MOST_SHOWN)):
+        words = (f"--{name}={shlex.quote(str(value))}" for name, value in zip(parameters, values, strict=True))
+        lines.append(f"  {plain(' '.join((base, *words)))}")
+    if total > MOST_SHOWN:
+        lines.append(f"  ... and {total - MOST_SHOWN} more")
+    return "\n".join(lines)

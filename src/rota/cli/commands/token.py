@@ -77,11 +77,11 @@ def listed(as_json: bool, data_dir: Path, server: str) -> None:
         emit(found)
         return
     rows = [
-        (one["id"], one["user"], one["role"], clock(one["created_at"]), clock(one["expires_at"]),
-         _state(one), one["note"])
+        (one["id"], one["user"], one["role"], one.get("acts_for") or "-", clock(one["created_at"]),
+         clock(one["expires_at"]), _state(one), one["note"])
         for one in found
     ]  # fmt: skip
-    click.echo(table(("TOKEN", "USER", "ROLE", "MADE", "EXPIRES", "STATE", "NOTE"), rows))
+    click.echo(table(("TOKEN", "USER", "ROLE", "FOR", "MADE", "EXPIRES", "STATE", "NOTE"), rows))
 
 
 @command.command()

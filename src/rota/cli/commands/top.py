@@ -14,7 +14,7 @@ from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE
 def command() -> None:
     """GPUs, queue and your runs, live in this terminal.
 
-    Keys: Enter shows a run with its log, c cancels it, / filters, Tab changes the pane, q quits.
+    Keys: Enter shows a run with its log, c cancels it, / filters, Tab changes the pane, q or Ctrl-C quits.
     """
     try:
         import textual  # noqa: F401 - only to say so in time

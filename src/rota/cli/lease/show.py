@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -9,6 +10,8 @@ from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE
 from rota.cli.lease.door import find_door
 from rota.cli.render import plain
 from rota.client.errors import RotaError
+
+LEAST, ELSEWHERE = 20, 100  # characters of a command
 
 
 def show(program: str, what: str) -> int:
@@ -40,14 +43,28 @@ def _status(value: dict[str, Any]) -> str:
 
 
 def _jobs(value: list[dict[str, Any]]) -> str:
+    from rota.cli.slurm.told import line as told
+
     rows = [["ID", "STATUS", "GPUS", "PID", "USER", "COMMAND"]]
     for job in value:
         gpus = ",".join(map(str, job["gpus"])) or f"({job['num_gpus']})"
-        row = (job["id"], job["status"], gpus, job["pid"], job.get("user") or "", job.get("cmd") or "")
+        row = (job["id"], job["status"], gpus, job["pid"], job.get("user") or "", told(str(job.get("cmd") or "")))
         rows.append([plain(str(cell)) for cell in row])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+    room = _room(sum(widths[:-1]) + 2 * len(widths[:-1]))
+    for cells in rows:
+        cells[-1] = cells[-1] if len(cells[-1]) <= room else f"{cells[-1][: room - 3]}..."
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)) for cells in rows]
     return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def _room(used: int) -> int:
+    """For a command: what a terminal has left beside the other columns, and a length that can be read elsewhere."""
+    try:
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    return max(LEAST, columns - used) if columns else ELSEWHERE
 
 
 def _fail(program: str, code: int, message: str) -> int:

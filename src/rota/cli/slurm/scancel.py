@@ -56,7 +56,8 @@ def _scancel(argv: Sequence[str]) -> int:
         users = {client.whoami().name} if parsed.has("me") else {parsed.last("user")} if parsed.has("user") else None
         name = parsed.last("name") or parsed.last("jobname")
         found, worst = _named(client, parsed) if parsed.rest else (list(_live(client)), 0)
-        for job in found:
+        # what waits goes first: else it would start, for a moment, in the place of what was ended before it
+        for job in sorted(found, key=lambda job: not job.waiting):
             fits = job.state in wanted and (users is None or job.run.user in users) and name in (None, job.run.name)
             if fits:
                 worst = max(worst, _cancel(client, job, quiet=bool(conditions) and not parsed.rest, parsed=parsed))

@@ -16,17 +16,22 @@ SCRIPT = "#!"
 
 def told(run: Run) -> str:
     """What was submitted; a script's text is behind `rota show --full`. Any other run's command as it is."""
+    return line(run.command, run.name, f"  (its text: rota show --full {run.id})")
+
+
+def line(command: str, name: str = "", behind: str = "") -> str:
+    """The same from a command alone; `behind`: what follows on the name of a script."""
     try:
-        words = shlex.split(run.command)
+        words = shlex.split(command)
     except ValueError:  # a line for the shell need not be one that can be split
-        return run.command
+        return command
     bare = words[BEFORE_COMMAND:] if words[:3] == ["/bin/sh", "-c", WRAPPER] else words
     at = next((i for i, word in enumerate(bare[:-1]) if word == "-c"), None)
     if at is not None and bare[at + 1].startswith(SCRIPT):
         args = bare[at + 2 :]
-        named = args if not _python(bare[at - 1]) else [run.name or "script", *args]
-        return f"{shlex.join(named)}  (its text: rota show --full {run.id})"
-    return run.command if bare is words else shlex.join(bare)
+        named = args if not _python(bare[at - 1]) else [name or "script", *args]
+        return shlex.join(named) + behind
+    return command if bare is words else shlex.join(bare)
 
 
 def _python(program: str) -> bool:

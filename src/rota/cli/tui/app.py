@@ -30,6 +30,7 @@ class Top(App[int]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "", show=False, priority=True),
         Binding("c", "cancel", "cancel"),
         Binding("enter", "open", "details", priority=False),
         Binding("slash", "filter", "filter"),
