@@ -192,6 +192,7 @@ def test_an_end_recorded_before_the_reboot_counts_as_it_was(machine, manual):
     run = machine.wait(run_id)
     assert (run.state, run.past[-1].exit.code) == (RunState.FAILED, 3)
     assert run.past[-1].gpu_s == pytest.approx(60.0)
+    assert run.ended_at == pytest.approx(attempt.planned_at + 30.0), "and not when the server was back"
 
 
 def test_an_attempt_that_was_never_claimed_before_the_reboot_is_not_begun_under_its_old_id(machine, manual):

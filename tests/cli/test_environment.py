@@ -65,6 +65,8 @@ def test_a_secret_never_goes_along(name: str) -> None:
 def test_what_is_no_text_stays_behind_and_is_not_to_be_had_by_name() -> None:
     odd = {**MINE, "ODD": os.fsdecode(b"\xff")}
     assert set(exported("ALL", odd)) == {"PATH", "HOME", "A", "B"}
+    path = {"PATH": os.fsdecode(b"/bin:/opt/\xff:/usr/bin"), "HOME": os.fsdecode(b"/\xff")}
+    assert exported("ALL", path) == exported("NONE", path) == {"PATH": "/bin:/usr/bin"}
     for asked in ({"text": "ODD"}, {"text": "ALL", "pairs": ["ODD"]}):
         with pytest.raises(ValueError, match="ODD holds bytes that are no text"):
             exported(env=odd, **asked)

@@ -7,7 +7,9 @@ import inspect
 import pydoc
 import subprocess
 import sys
+from functools import partial
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -32,7 +34,7 @@ def test_each_call_shows_its_name_its_arguments_and_what_it_is_for(kind: type[An
     assert inspect.getdoc(method), f"{name} says nothing"
     assert method.__doc__ == getattr(calls, name).__doc__
     assert list(inspect.signature(method).parameters.values()) == list(described.parameters.values())
-    assert list(inspect.signature(getattr(kind, name)).parameters) == ["self", *described.parameters]
+    assert list(inspect.signature(getattr(kind, name)).parameters) == list(described.parameters)
 
 
 def test_what_comes_back_is_the_value_and_not_the_request() -> None:
@@ -60,3 +62,15 @@ def test_a_method_can_be_taken_from_the_class_as_any_other() -> None:
 def test_who_does_not_look_does_not_pay_for_it() -> None:
     code = "import sys; from rota.client.sync import Client; Client('http://h').submit; print('inspect' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_stand_in_made_from_it_takes_the_same_arguments(kind: type) -> None:
+    """As `unittest.mock` makes them for the tests of those who use it."""
+    double = create_autospec(kind, instance=True)
+    for call in (double.queue, partial(double.run, "0123456789ab"), partial(double.submit, "true", gpus=1)):
+        made = call()
+        if hasattr(made, "close"):
+            made.close()
+    with pytest.raises(TypeError):
+        double.run()

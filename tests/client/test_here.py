@@ -54,9 +54,18 @@ def test_a_sweep_is_run_where_a_run_would_be(here: Path) -> None:
     assert sent["env"] == {"SHAPE": "round"} and "workdir" not in sent
 
 
-def test_a_token_does_not_go_along_by_name_either() -> None:
+@pytest.mark.parametrize("inherit", [True, False])
+def test_a_token_does_not_go_along_by_name_either(inherit: bool) -> None:
     with pytest.raises(ValueError, match="ROTA_TOKEN never goes along"):
-        body(env={"ROTA_TOKEN": "canary"})
+        body(env={"ROTA_TOKEN": "canary"}, inherit=inherit)
+    with pytest.raises(ValueError, match="'C=D' is not a name"):
+        body(env={"C=D": "e"}, inherit=inherit)
+
+
+def test_what_is_none_does_not_take_away_what_is_said() -> None:
+    assert body(gpus=2, gpu_count=None)["gpu_count"] == 2
+    sweep: dict[str, Any] = calls.create_sweep("s", "true", {}, gpus=2, gpu_count=None).body
+    assert sweep["gpu_count"] == 2
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("gpu", "gpus"), ("time_limit", "time_limit_seconds")])

@@ -69,6 +69,19 @@ def test_a_field_nobody_knows_is_named_and_does_no_harm(server: Server) -> None:
     assert len(server.post("/runs", {**asked[0][1], **many}).ok()["ignored"]) == 20
 
 
+def test_a_dry_run_asked_for_in_the_body_is_not_done_in_earnest(server: Server) -> None:
+    for path, body in (
+        ("/runs", {"name": "n", "command": "true"}),
+        ("/queue/submit", {"run_id": "n", "user": "u", "command": "true", "gpu_count": 1}),
+        ("/sweeps", {"name": "s", "base_command": "true", "parameters": {}}),
+        ("/sweeps/wild", {}),
+    ):
+        for word in ("dry_run", "dry-run", "dryRun"):
+            refused = server.post(path, {**body, word: True})
+            assert refused.status == 422 and "write ?dry_run=true" in refused.json["detail"][0]["msg"], path
+    assert server.get("/runs").ok() == [] and server.get("/sweeps").ok() == []
+
+
 def test_the_same_key_is_the_same_request_whatever_is_ignored(server: Server) -> None:
     sweep = {"name": "s", "base_command": "true", "parameters": {"x": [1, 2]}, "idempotency_key": "k"}
     first, second = server.post("/sweeps", sweep).ok(), server.post("/sweeps", {**sweep, "gpus": 4}).ok()

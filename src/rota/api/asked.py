@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
 from pydantic_core import core_schema
 
+from rota.api.dry import is_dry_run
 from rota.api.house import House
 from rota.api.render.words import argv_of
 from rota.app.authz import Principal, Role
@@ -87,6 +96,12 @@ class Making(Body):
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, _Dropped] = Field(init=False)
+
+    @model_validator(mode="after")
+    def _in_earnest(self) -> Self:
+        if self.model_extra and any(is_dry_run(name) for name in self.model_extra):
+            raise ValueError("to try it out write ?dry_run=true after the path, not in the body; nothing was done")
+        return self
 
     def ignored(self) -> list[str]:
         """A slip of the pen should not pass in silence."""

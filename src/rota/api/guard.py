@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 from starlette.exceptions import HTTPException
 
 from rota.api.answers import Json, dumps
+from rota.api.dry import is_dry_run
 from rota.api.gate import COOKIE, Known, Turned
 from rota.api.house import House
 from rota.app.authz import Principal, Role
@@ -171,11 +172,10 @@ class Guard:
 
 
 def _misspelt(query: bytes) -> bool:
-    """Who wrote `dry-run` or `dryRun` must not have it done in earnest."""
-    if b"dry" not in query.lower():
+    if not query:
         return False
     names = {name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)} - {"dry_run"}
-    return any(re.sub(r"[^a-z]", "", name.lower()) == "dryrun" for name in names)
+    return any(map(is_dry_run, names))
 
 
 def is_open(path: str, method: str) -> bool:

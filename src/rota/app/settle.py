@@ -23,18 +23,12 @@ def settle(desk: Desk, report: Report) -> None:
             if run.state is RunState.STARTING:
                 desk.write(e.AttemptStarted(at=desk.now, run_id=run.id, attempt_id=attempt_id, pid=pid))
         case Ended(_, exit):
-            late_s = _late_s(desk, run.attempt, exit)
-            held_s = desk.tick - late_s - run.attempt.planned_tick
-            _end(desk, run, run.attempt, exit, held_s=held_s, late_s=late_s)
-
-
-def _late_s(desk: Desk, attempt: Attempt, exit: Exit) -> float:
-    """How long ago it ended, where that is worth a word: what ended while no server was there to see it was held no
-    longer than it lived. Its supervisor measured by the same clock of the same boot."""
-    if exit.ended_tick is None or not attempt.planned_tick <= exit.ended_tick <= desk.tick:
-        return 0.0
-    late_s = desk.tick - exit.ended_tick
-    return late_s if late_s >= LATE_S else 0.0
+            planned, ended = run.attempt.planned_tick, exit.ended_tick
+            # What ended while no server was there to see it was held no longer than it lived. Its supervisor measured
+            # that, by the same clock of the same boot.
+            late = ended is not None and planned <= ended <= desk.tick - LATE_S
+            held_s = (ended if late and ended is not None else desk.tick) - planned
+            _end(desk, run, run.attempt, exit, held_s=held_s, late=late)
 
 
 def settle_from_before_reboot(desk: Desk, run: Run, attempt: Attempt, exit: Exit | None, last_seen: float) -> None:
@@ -45,10 +39,11 @@ def settle_from_before_reboot(desk: Desk, run: Run, attempt: Attempt, exit: Exit
     else:
         held_s = last_seen - attempt.planned_at
     cause = Cause.LOST if run.spec.holder is None else Cause.RELEASED  # a lease ends with its holder, and well
-    _end(desk, run, attempt, exit or Exit(cause, message="the machine restarted"), held_s=held_s)
+    _end(desk, run, attempt, exit or Exit(cause, message="the machine restarted"), held_s=held_s, late=True)
 
 
-def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, *, held_s: float, late_s: float = 0.0) -> None:
+def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, *, held_s: float, late: bool) -> None:
+    """`late`: it had ended before, and is dated so; in the house's time, which may have stood still since."""
     decision = _what_next(desk, run, attempt, exit)
     state = RunState.QUEUED if decision.again else _final(attempt, exit)
     desk.write(
@@ -62,7 +57,7 @@ def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, *, held_s: float, l
             why=decision.why,
             not_before=desk.now + decision.delay_s if decision.delay_s else 0.0,
             counts=decision.counts,
-            late_s=late_s,
+            late_s=max(0.0, desk.now - attempt.planned_at - held_s) if late else 0.0,
         )
     )
     end_dependents(desk, run.id)

@@ -108,11 +108,11 @@ class Does(Described[P, T]):
         return client.do(self.describe(*args, **named))
 
     @overload
-    def __get__(self, client: None, owner: type) -> Does[P, T]: ...
+    def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
     @overload
     def __get__(self, client: AsyncClient, owner: type) -> Callable[P, Awaitable[T]]: ...
-    def __get__(self, client: AsyncClient | None, owner: type) -> Does[P, T] | Callable[P, Awaitable[T]]:
-        return self if client is None else MethodType(self, client)
+    def __get__(self, client: AsyncClient | None, owner: type) -> Callable[..., Any] | Callable[P, Awaitable[T]]:
+        return self.alone() if client is None else MethodType(self, client)
 
 
 class AsyncClient:

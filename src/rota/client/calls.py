@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.client import given
-from rota.client.environment import exported
+from rota.client.environment import exported, must_be_sendable
 from rota.client.exchange import Call, new_key
 from rota.client.known import OF_A_RERUN, OF_A_RUN, OF_A_SWEEP, must_be_known
 from rota.client.wire import quote
@@ -59,8 +59,9 @@ def _surroundings(
     place = os.getcwd() if workdir is None else given.path("workdir", workdir)
     where = {"workdir": os.path.abspath(place)} if place else {}
     said = given.variables(env or {})
-    pairs = [f"{variable}={value}" for variable, value in said.items()]
-    return {**where, "env": exported("ALL", os.environ, pairs) if inherit else said}
+    for name in said:
+        must_be_sendable(name)
+    return {**where, "env": {**exported("ALL", os.environ), **said} if inherit else said}
 
 
 def run(run_id: str) -> Call[Run]:
@@ -191,8 +192,8 @@ def create_sweep(
         "max_runs": max_runs,
         "auto_start": auto_start,
         **_surroundings(workdir, env, inherit),
-        **given.gpus(gpus, more),
         **more,
+        **given.gpus(gpus, more),
     }
     body = {field: value for field, value in body.items() if value is not None}
     return Call("POST", "/sweeps", _sweep, query=_dry(dry_run), body=body, key=idempotency_key or new_key())

@@ -26,20 +26,22 @@ def exported(text: str, env: Mapping[str, str], pairs: Sequence[str] = ()) -> di
         if item.upper() == "ALL":
             chosen |= {key: held for key, held in env.items() if ENV_NAME.fullmatch(key) and not _stays(key, held)}
         elif item.upper() in ("NONE", "NIL"):
-            chosen |= {key: env[key] for key in ALWAYS if key in env}
-        elif not ENV_NAME.fullmatch(name):
-            raise ValueError(f"{name[:80]!r} is not a name a variable can have; write NAME=VALUE")
-        elif name in SECRETS:
-            raise ValueError(f"{name} never goes along with a run: what a run is given is kept in plain text")
-        elif equals:
-            chosen[name] = value
-        elif name in env and not _is_text(env[name]):
-            raise ValueError(f"{name} holds bytes that are no text in UTF-8, which cannot go along")
-        elif name in env:
-            chosen[name] = env[name]
+            chosen |= {key: env[key] for key in ALWAYS if key in env and _is_text(env[key])}
+        else:
+            must_be_sendable(name)
+            if not equals and not _is_text(env.get(name, "")):
+                raise ValueError(f"{name} holds bytes that are no text in UTF-8, which cannot go along")
+            chosen |= {name: value} if equals else {name: env[name]} if name in env else {}
     if "PATH" in env:
-        chosen.setdefault("PATH", env["PATH"])
+        chosen.setdefault("PATH", ":".join(filter(_is_text, env["PATH"].split(":"))))
     return chosen
+
+
+def must_be_sendable(name: str) -> None:
+    if not ENV_NAME.fullmatch(name):
+        raise ValueError(f"{name[:80]!r} is not a name a variable can have; write NAME=VALUE")
+    if name in SECRETS:
+        raise ValueError(f"{name} never goes along with a run: what a run is given is kept in plain text")
 
 
 def _stays(name: str, held: str) -> bool:

@@ -134,11 +134,11 @@ class Does(Described[P, T]):
         return client.do(self.describe(*args, **named))
 
     @overload
-    def __get__(self, client: None, owner: type) -> Does[P, T]: ...
+    def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
     @overload
     def __get__(self, client: Client, owner: type) -> Callable[P, T]: ...
-    def __get__(self, client: Client | None, owner: type) -> Does[P, T] | Callable[P, T]:
-        return self if client is None else MethodType(self, client)
+    def __get__(self, client: Client | None, owner: type) -> Callable[..., Any] | Callable[P, T]:
+        return self.alone() if client is None else MethodType(self, client)
 
 
 class Client:

@@ -35,6 +35,7 @@ class Capacity(BaseModel):
     queued: int
     free_gpus: int
     total_gpus: int
+    paused: bool = Field(description="Nothing is started, whatever the numbers say, until somebody resumes it.")
 
 
 def places(cluster_type: str, gpu_count: int | None) -> int:
@@ -66,5 +67,6 @@ def capacity(house: HouseDep, who: Caller, request: Request) -> Json:
             "queued": queued,
             "free_gpus": view.free_gpus(),
             "total_gpus": view.total_gpus(),
+            "paused": view.paused,
         }
     )

@@ -8,7 +8,7 @@ import click
 
 from rota.cli import sweeps
 from rota.cli.connect import FULL_ID, complete, connect, dry_option, for_each, leave, server_option
-from rota.client.errors import NotFound
+from rota.client.errors import BadAnswer, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,10 @@ def command(run_ids: tuple[str, ...], sweep_ids: tuple[str, ...], dry_run: bool,
 
 def _by_turn(client: Client, ids: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     """Those that wait their turn, those the queue does not list (held ones, sweeps, what has ended), those that run."""
-    queue = client.queue()
+    try:
+        queue = client.queue()
+    except BadAnswer:  # too long to be read: then in the order they were given in
+        return [], list(ids), []
     queued, active = _listed(queue.queued, ids), _listed(queue.running, ids)
     waiting = [text for text in ids if text in queued]
     running = [text for text in ids if text in active and text not in queued]

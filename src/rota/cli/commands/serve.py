@@ -73,7 +73,7 @@ def run(flags: dict[str, Any], *, friendly: bool) -> None:
         code = serve(settings, click.echo, friendly=friendly)
     except CannotStart as error:
         click.echo(f"rota: {error}", err=True)
-        if friendly and os.environ.get(MADE_BY):
+        if friendly and os.environ.get(MADE_BY) and "--port" in str(error):
             click.echo(f"rota: flags are given with: {os.environ[MADE_BY]}", err=True)
         sys.exit(CANNOT)
     sys.exit(code)
