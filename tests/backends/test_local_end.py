@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -209,6 +210,7 @@ def test_a_reused_pid_is_never_signalled(rig: LocalRig, backend: LocalBackend, r
     order = rig.order("last for ever")
     backend.launch(order)
     rig.start_of(reports, order)
+    time.sleep(0.05)  # the kernel dates processes by hundredths of a second: the stranger must be of a later one
     with subprocess.Popen(["sleep", "1000"]) as stranger:
         try:
             started = procs.start_time(stranger.pid)
