@@ -303,9 +303,7 @@ class Leases:
         with self._lock:
             if lease.grant is not None or lease.over is not None:  # it was seen elsewhere first
                 return
-            placement = run.attempt.placement if run.attempt is not None else ()
-            numbers = Flat(self._service.nodes().values()).numbers(placement)
-            grant = lease.grant = Grant(run.id, tuple(numbers))
+            grant = lease.grant = Grant(run.id, tuple(Flat(self._service.nodes().values()).numbers(run)))
             futures, lease.waiting = lease.waiting, []
             self._let_go(lease)
             if lease.deserted:  # its withdrawal comes too late now

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rota.cli.render import clock, plain, span, state
 from rota.client.errors import NotFound, Refused
+from rota.client.words import ACTIVE, WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from rota.client.model.sweep import Sweep
     from rota.client.sync import Client
 
-WAITING = "ready,queued"
-LIVE = f"{WAITING},launching,running"
 MOST_RUNS = 10_000
 HEADS = ("RUN", "STATE", "GPUS", "RAN", "EXIT", "NAME")
 
@@ -31,7 +30,7 @@ def find(client: Client, sweep_id: str) -> Sweep | None:
 def withdraw(client: Client, sweep_id: str) -> int:
     """Take what waits of it out of the queue; how many that were. A refusal is left to `cancel`, which tells of it."""
     taken = 0
-    for run in list(client.runs(sweep_id=sweep_id, status=WAITING, limit=MOST_RUNS)):
+    for run in list(client.runs(sweep_id=sweep_id, status=",".join(WAITING), limit=MOST_RUNS)):
         with suppress(Refused):
             client.cancel(run.id)
             taken += 1
@@ -41,7 +40,8 @@ def withdraw(client: Client, sweep_id: str) -> int:
 def cancel(client: Client, sweep_id: str, *, dry_run: bool, withdrawn: int = 0) -> str:
     """End its live runs, those that wait first: else one would start in the place of each that was ended.
     `withdrawn`: how many were taken out of the queue before."""
-    live = sorted(client.runs(sweep_id=sweep_id, status=LIVE, limit=MOST_RUNS), key=lambda run: not run.waiting)
+    live = list(client.runs(sweep_id=sweep_id, status=",".join((*WAITING, *ACTIVE)), limit=MOST_RUNS))
+    live.sort(key=lambda run: not run.waiting)
     waiting, running = withdrawn, 0
     for run in live:
         try:
@@ -64,7 +64,7 @@ def cancel(client: Client, sweep_id: str, *, dry_run: bool, withdrawn: int = 0) 
 def story(sweep: Sweep, runs: Iterable[Run]) -> str:
     from rota.cli.table import facts, table
 
-    counts = {("held" if name == "ready" else name): n for name, n in (sweep.progress or {}).items() if n}
+    counts = {state(name): n for name, n in (sweep.progress or {}).items() if n}
     parameters = sweep.parameters or {}
     told = facts(
         [

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rota.core.node import Node
-from rota.core.resources import Placement, bits
+from rota.core.resources import bits
+from rota.core.run import Run
 
 
 class Flat:
@@ -16,8 +17,9 @@ class Flat:
             self._before[node.id] = self.total
             self.total += len(node.gpus)
 
-    def numbers(self, placement: Placement) -> list[int]:
-        """Sorted; of a node that is gone, none."""
+    def numbers(self, run: Run) -> list[int]:
+        """Of the GPUs it holds, sorted; of a node that is gone, none."""
+        placement = run.attempt.placement if run.attempt is not None else ()
         return sorted(
             self._before[part.node] + gpu for part in placement if part.node in self._before for gpu in bits(part.gpus)
         )

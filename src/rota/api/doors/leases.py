@@ -114,7 +114,7 @@ async def status(request: Request) -> Response:
     house: House = request.app.state.house
     view, counts = house.service.view(), house.service.tally().counts
     flat = Flat(view.nodes.values())
-    held = (number for run in view.active() if run.attempt for number in flat.numbers(run.attempt.placement))
+    held = (number for run in view.active() for number in flat.numbers(run))
     return Json(
         {
             "service": SERVICE,

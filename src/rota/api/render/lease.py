@@ -26,7 +26,7 @@ def lease(flat: Flat, run: Run) -> dict[str, Any]:
     holder, attempt = run.spec.holder, run.attempt
     return {
         "id": run.id,
-        "gpus": flat.numbers(attempt.placement) if attempt is not None else [],
+        "gpus": flat.numbers(run),
         "num_gpus": run.spec.request.gpus,
         "status": LEASE_WORDS[run.state],
         "pid": holder.pid if holder is not None else attempt.pid if attempt is not None else None,
