@@ -18,6 +18,7 @@ from rota.adapters.backends import terminal
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.routed import RoutedBackend
+from rota.adapters.checkpoints import CheckpointFiles
 from rota.adapters.clock import SystemClock
 from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
 from rota.adapters.detect.detector import ClusterDetector
@@ -38,6 +39,7 @@ from rota.app.loop import Loop
 from rota.app.newids import NewIds
 from rota.app.ports import Detector, Probe, Processes, RunFilter, Samples, Store, StoreError
 from rota.app.retention import Retention, tidy
+from rota.app.sampler import EVERY_S as SAMPLE_EVERY_S
 from rota.app.service import Service
 from rota.config import Settings
 from rota.core.events import RecordPut
@@ -99,7 +101,9 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         stack.callback(done.set)
         _every(settings.probe_every_s, done, lambda: service.see_nodes(probe.nodes()), "probe")
         samples = FileSamples(data_dir.path / "metrics")
-        _every(settings.tidy_every_s, done, lambda: tidy(loop, Retention(), samples), "tidy")
+        saved = CheckpointFiles(data_dir.path / "checkpoints")
+        _every(settings.tidy_every_s, done, lambda: tidy(loop, Retention(), samples, saved), "tidy")
+        _every(SAMPLE_EVERY_S, done, service.sample, "sample")
         leases = Leases(service, processes, later)
         stack.callback(leases.close)
         leases.open()

@@ -22,6 +22,7 @@ from rota.app.commands import Pause, Resume
 from rota.app.errors import NotFound
 from rota.app.ports import StoredEvent
 from rota.core import events as e
+from rota.core.reservation import Reservation
 from rota.core.resources import Request
 from rota.core.run import Cause, Exit, RunState, Spec
 from tests.api.kit import ROOT
@@ -56,7 +57,7 @@ class Ledger:
         self._ears.append(ear)
 
     def view(self) -> Any:
-        return SimpleNamespace(version=len(self.stored), runs={})
+        return SimpleNamespace(version=len(self.stored), runs={}, reservations=())
 
     def events(self, after: int, limit: int) -> list[StoredEvent]:
         found = enumerate(self.stored[after : after + limit], after + 1)
@@ -267,15 +268,17 @@ def test_whose_they_are() -> None:
             e.AttemptEnded(**ended, next=RunState.FAILED),
             switch(),
             e.RecordPut(at=0.0, by="ben", kind="alert", id="1", parent="b" * 12, body="{}"),
+            e.ReservationMade(at=0.0, by="root", reservation=Reservation("r1", "ann", "", 1.0, 2.0, (), 0.0)),
+            e.ReservationEnded(at=0.0, by="ann", reservation_id="r1", why=""),
         )
         ledger.tell()
         await settle()
-        owners = ["ann", "ben", "ann", "ann", "ann", None, "ben"]
+        owners = ["ann", "ben", "ann", "ann", "ann", None, "ben", "ann", "ann"]
         assert [told.owner for told in hub._ring] == owners
         again = Hub(ledger)  # type: ignore[arg-type]
         await again.open()
         async with aclosing(again.watch(0, 0.001)) as stream:
-            found = [await anext(stream) for _ in range(7)]
+            found = [await anext(stream) for _ in range(9)]
         assert [told.owner for told in found if told is not None] == owners
         assert [told.text for told in found if told is not None] == [told.text for told in hub._ring]
 

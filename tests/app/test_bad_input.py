@@ -33,8 +33,12 @@ SPECS: list[tuple[str, str, list[Any]]] = [  # (field of Spec, field named in th
     ("grace_s", "grace_s", [-1, NAN, INF, 86401, 2**63, 10**400]),
     ("max_retries", "max_retries", [-1, 101, 2**63, NAN]),
     ("checkpoint_signal", "checkpoint_signal", [0, -1, 32, 64, 2**63, NAN]),
+    ("warn_signal", "warn_signal", [-1, 9, 10, 32, 2**63, NAN]),
+    ("warn_s", "warn_s", [-1, 5.0, NAN, INF, 2**63, 10**400]),
+    ("filler", "filler", [True, 1]),
     ("log_cap_bytes", "log_cap_bytes", [0, -1, 4095, 2**63, NAN]),
     ("group", "group", [HUGE, "a\0b", HALF]),
+    ("reservation", "reservation", ["nope", HUGE, "a\0b", HALF]),
     ("holder", "holder", [Holder(0, 1, "b"), Holder(-1, 1, "b"), Holder(2**31, 1, "b"), Holder(1, -1, "b")]),
     ("holder", "holder", [Holder(1, 2**63, "b"), Holder(1, 1, HUGE), Holder(1, 1, "\0")]),
     ("depends_on", "depends_on", [tuple(Dependency(f"{i:012x}") for i in range(101))]),
@@ -117,7 +121,7 @@ def test_what_the_cluster_can_never_give(keeper, caplog):
 
 
 def test_every_spec_and_request_field_is_covered_above():
-    plain = {"request", "preemptible", "retry_failures", "terminal"}  # booleans, and the request itself
+    plain = {"request", "preemptible", "saves", "retry_failures", "terminal"}  # booleans, and the request itself
     assert {row[0] for row in SPECS} | plain == set(Spec.__dataclass_fields__)
     assert {row[0] for row in REQUESTS} | {"span"} == set(Request.__dataclass_fields__)
 

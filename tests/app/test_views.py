@@ -12,7 +12,7 @@ from rota.app.commands import Archive, Cancel, Hold, Pause, Release, Reprioritis
 from rota.app.ports import StoreBusy
 from rota.app.views import View, Window
 from rota.core import events as e
-from rota.core.explain import position
+from rota.core.rank import position
 from rota.core.node import simulated_cluster
 from rota.core.policy import Ordering, Policy
 from rota.core.reduce import reduce

@@ -7,6 +7,7 @@ is true: a real backend waits, a simulated one advances its clock.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import pytest
 from rota.app.ports import Absent, Backend, Ended, LaunchOrder, Live, Report, Started, StopOrder, Task
 from rota.core.run import Cause, Exit
 
-Kind = Literal["succeed", "fail with 3", "last for ever", "ignore TERM", "say hello"]
+Kind = Literal["succeed", "fail with 3", "last for ever", "ignore TERM", "say hello", "exit 5 on USR1"]
 
 
 class Reports:
@@ -229,6 +230,50 @@ class BackendContract:
         assert (end.cause, end.signal) == (Cause.TIME_LIMIT, 15)
         assert end.started_tick is not None and end.ended_tick is not None
         assert end.ended_tick - end.started_tick >= 0.3
+
+    def test_who_has_a_handler_is_warned_before_the_limit(self, rig: Rig, backend: Backend, reports: Reports) -> None:
+        order = rig.order("exit 5 on USR1", time_limit_s=1.5, warn_signal=signal.SIGUSR1, warn_s=0.5)
+        backend.launch(order)
+        end = rig.end_of(reports, order)
+        assert (end.cause, end.code, end.warned, end.killed) == (Cause.EXITED, 5, True, False)
+        assert end.started_tick is not None and end.ended_tick is not None
+        assert end.ended_tick - end.started_tick >= 1.0
+
+    def test_a_warning_ends_nobody_who_never_heard_of_it(self, rig: Rig, backend: Backend, reports: Reports) -> None:
+        order = rig.order("last for ever", time_limit_s=0.4, warn_signal=signal.SIGUSR1, warn_s=0.3)
+        backend.launch(order)
+        end = rig.end_of(reports, order)
+        assert (end.cause, end.signal, end.warned) == (Cause.TIME_LIMIT, 15, False)
+
+    def test_a_program_that_saves_and_leaves_when_stopped_was_stopped(
+        self, rig: Rig, backend: Backend, reports: Reports
+    ) -> None:
+        order = rig.order("exit 5 on USR1", time_limit_s=1000.0, warn_signal=signal.SIGUSR1, warn_s=60.0)
+        backend.launch(order)
+        rig.until(lambda: backend.read_log(order.attempt_id, 0, 100).content == b"ready\n", "its handler")
+        backend.stop(order.attempt_id, StopOrder("preempted", signal.SIGUSR1, 1000.0))
+        end = rig.end_of(reports, order)
+        assert (end.cause, end.code, end.signal) == (Cause.PREEMPTED, 5, None)
+        assert (end.killed, end.message, end.warned) == (False, "", False)
+
+    def test_who_had_to_be_killed_is_told_of(self, rig: Rig, backend: Backend, reports: Reports) -> None:
+        order = rig.order("ignore TERM", time_limit_s=1000.0)
+        backend.launch(order)
+        rig.until(lambda: backend.read_log(order.attempt_id, 0, 100).content == b"deaf\n", "deafness")
+        backend.stop(order.attempt_id, StopOrder("preempted", grace_s=0.2))
+        end = rig.end_of(reports, order)
+        assert (end.cause, end.killed) == (Cause.PREEMPTED, True)
+        assert end.message == "it ignored SIGTERM and was killed after its grace of 0.2 s"
+
+    def test_nobody_is_said_to_have_ignored_what_left_no_time(
+        self, rig: Rig, backend: Backend, reports: Reports
+    ) -> None:
+        order = rig.order("last for ever")
+        backend.launch(order)
+        rig.start_of(reports, order)
+        backend.stop(order.attempt_id, StopOrder("preempted", signal.SIGKILL, 0.0))
+        end = rig.end_of(reports, order)
+        assert (end.cause, end.signal, end.killed, end.message) == (Cause.PREEMPTED, 9, False, "")
 
     def test_a_second_stop_may_hasten_the_end(self, rig: Rig, backend: Backend, reports: Reports) -> None:
         order = rig.order("ignore TERM")

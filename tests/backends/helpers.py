@@ -19,6 +19,7 @@ COMMANDS: dict[Kind, tuple[str, ...]] = {
     "last for ever": ("sleep", "1000"),
     "ignore TERM": ("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1000; done"),
     "say hello": ("echo", "hello"),
+    "exit 5 on USR1": ("sh", "-c", "trap 'exit 5' USR1; echo ready; while :; do sleep 0.01; done"),
 }
 
 

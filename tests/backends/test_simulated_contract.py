@@ -17,6 +17,7 @@ COMMANDS: dict[Kind, tuple[str, ...]] = {
     "last for ever": ("sim", "1e12"),
     "ignore TERM": ("sim", "1e12", "0", "deaf\n", "deaf"),
     "say hello": ("sim", "0.1", "0", "hello\n"),
+    "exit 5 on USR1": ("sim", "1e12", "5", "ready\n", "saves"),
 }
 
 

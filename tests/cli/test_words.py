@@ -98,7 +98,7 @@ def test_a_held_run_is_explained_without_saying_it_twice(lab: Lab) -> None:
     explained = lab.out("explain", run_id)
     assert "held: held" not in explained and "unknown" not in explained
     assert "  held" in explained and explained.endswith("start not known\n")
-    assert lab.out("eta", run_id) == f"{run_id}: start not known\n"
+    assert lab.out("eta", run_id) == f"{run_id}: start not known; held; release it to let it start\n"
 
 
 def test_a_batch_job_is_told_by_its_script(lab: Lab) -> None:

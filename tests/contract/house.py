@@ -14,6 +14,8 @@ from rota.core.ids import attempt_id
 from rota.core.node import simulated_cluster
 from rota.core.policy import Limits, Ordering, Policy
 from rota.core.reduce import reduce
+from rota.core.reservation import Reservation
+from rota.core.reserving import choose
 from rota.core.resources import Request, gpu_count
 from rota.core.run import ACTIVE, ENDED, WAITING, Cause, Dependency, Exit, Run, RunState, Spec, When, satisfied
 from rota.core.snapshot import snapshot
@@ -188,6 +190,7 @@ class House:
             self._amend,
             self._cap,
             self._record,
+            self._reserve,
         )
         moves[which % len(moves)](a, b)
         assert check(self.state) == []
@@ -212,6 +215,7 @@ class House:
             env={"A": str(a % 4)} if a % 2 else {},
             labels={"sweep": f"{b}"} if b % 4 == 1 else {},
             group=GROUPS[b % 3],
+            reservation=next(iter(self.state.reservations), "") if b % 7 == 0 else "",
         )
 
     def _plan(self, a: int, b: int) -> None:
@@ -305,6 +309,19 @@ class House:
 
     def _cap(self, a: int, b: int) -> None:
         self.do(e.GroupCapped(at=self.now, by="ann", group=GROUPS[1 + a % 2], limit=b % 4))
+
+    def _reserve(self, a: int, b: int) -> None:
+        """Make one, or end one."""
+        if self.state.calendar and b % 3 == 0:
+            gone = self.state.calendar[a % len(self.state.calendar)]
+            self.do(e.ReservationEnded(at=self.now, by="ann", reservation_id=gone.id, why="not needed"))
+            return
+        start, end = self.now + a % 5, self.now + a % 5 + 1 + b % 7
+        spot = choose(self.state, Request(gpus=1 + b % 4), start, end, self.now)
+        if spot is not None:
+            name = f"{self.state.version:012x}"
+            made = Reservation(name, USERS[a % 3], GROUPS[b % 3], start, end, spot, self.now, users=USERS[: b % 3])
+            self.do(e.ReservationMade(at=self.now, by=USERS[a % 3], reservation=made))
 
     def _record(self, a: int, b: int) -> None:
         kind, name = ("alert", "sweep")[a % 2], f"r{a % 5}"

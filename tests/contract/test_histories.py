@@ -20,7 +20,7 @@ from rota.core.run import PastAttempt
 from tests.contract.house import GROUPS, Choice, House
 
 number = st.integers(0, 60)
-choices = st.lists(st.tuples(st.integers(0, 17), number, number), min_size=5, max_size=60)
+choices = st.lists(st.tuples(st.integers(0, 18), number, number), min_size=5, max_size=60)
 # after which steps the pending events are committed, and at which the store is compacted, reopened
 cadence = st.integers(1, 9)
 EXAMPLES = 100 if os.environ.get("ROTA_HYPOTHESIS", "ci") == "ci" else 2_000

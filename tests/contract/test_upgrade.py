@@ -17,6 +17,8 @@ from rota.app.ports import RunFilter
 from rota.core import events as e
 from rota.core.check import check
 from rota.core.policy import Ordering
+from rota.core.reservation import Reservation
+from rota.core.resources import Slice
 from rota.core.run import RunState
 from tests.contract.conftest import Opener
 from tests.contract.house import House, live
@@ -77,6 +79,7 @@ def test_everything_is_kept(old: str, opener: Opener) -> None:
     assert state.policy.ordering is Ordering.FAIR_SHARE
     assert (state.paused, state.pause_why, state.caps) == (True, "soon", {})
     assert (state.waiting, state.held, state.active) == (1, 1, 2)
+    assert state.reservations == {}
     key = store.key("ann", "k2")
     assert key is not None
     first = store.run(key.run_id)
@@ -94,6 +97,8 @@ def test_the_new_things_work_on_it(old: str, opener: Opener) -> None:
     house.archive(ended, True)
     house.do(e.GroupCapped(at=house.now, group="s1", limit=2))
     house.do(e.RecordPut(at=house.now, by="ann", kind="sweep", id="s1", parent="", body='{"n":1}'))
+    kept = Reservation("r1", "ann", "demo", house.now, house.now + 60, (Slice("node1", 1),), house.now)
+    house.do(e.ReservationMade(at=house.now, by="ann", reservation=kept))
     house.commit()
     assert [run.spec.name for run in house.store.runs(RunFilter(group="s1", archived=True))] == ["better"]
     loaded = house.store.load()

@@ -33,8 +33,8 @@ def test_the_log_lived_again_gives_the_same_state(story):
     again.wake(max(story.latest, story.state.at))
     story.state.wake(max(story.latest, story.state.at))
     assert comparable(again) == comparable(story.state)
-    assert {k: list(v) for k, v in again.history._known.items()} == {
-        k: list(v) for k, v in story.state.history._known.items()
+    assert {k: list(v.newest) for k, v in again.history._known.items()} == {
+        k: list(v.newest) for k, v in story.state.history._known.items()
     }
     assert check(again) == []
     assert decide(snapshot(again, story.now)) == decide(story.snap())

@@ -101,12 +101,13 @@ def _furnish(lab: Lab) -> dict[str, list[str]]:
     alert = lab.ask("POST", f"/runs/{held[0]}/alerts", {"message": "m", "choices": ["a", "b"]}).ok()["alert_id"]
     session = lab.ask("POST", "/sessions", {}).ok()["id"]
     token = lab.ask("POST", "/tokens", {"user": "spare"}).ok()["id"]
+    kept = [lab.ask("POST", "/reservations", {"gpus": 1, "for_seconds": 600}).ok()["id"] for _ in range(3)]
     nodes = [node["node_id"] for node in lab.ask("GET", "/gpu/status").ok()["cluster_status"]["nodes"]]
     skills = [skill["id"] for skill in lab.ask("GET", "/prompt-skills").ok()]
     runs = [*held, *queued, ended]
     return {
         "run_id": runs, "job_id": runs, "sweep_id": [sweep], "alert_id": [alert], "session_id": [session],
-        "token_id": [token], "node_id": nodes, "skill_id": skills,
+        "token_id": [token], "node_id": nodes, "skill_id": skills, "reservation_id": kept,
     }  # fmt: skip
 
 

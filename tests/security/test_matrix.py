@@ -73,6 +73,9 @@ TABLE: dict[str, tuple[set[str], Any]] = {
     "PUT /orchestrator/policy": (ADMIN, {"max_concurrent_jobs": 5}),
     "POST /nodes/{node_id}/drain": (ADMIN, {}),
     "POST /nodes/{node_id}/undrain": (ADMIN, None),
+    "GET /reservations": (KNOWN, None),
+    "POST /reservations": (DOERS, {"gpus": 1, "for_seconds": 60}),
+    "DELETE /reservations/{reservation_id}": (OWNER, None),
     "GET /runs": (KNOWN, None),
     "POST /runs": (DOERS, RUN),
     "GET /runs/{run_id}": (KNOWN, None),
@@ -93,6 +96,7 @@ TABLE: dict[str, tuple[set[str], Any]] = {
     "GET /runs/{run_id}/explain": (KNOWN, None),
     "GET /runs/{run_id}/eta": (KNOWN, None),
     "GET /runs/{run_id}/workspace": (KNOWN, None),
+    "GET /calibration": (KNOWN, None),
     "GET /runs/{run_id}/logs": (KNOWN, None),
     "GET /runs/{run_id}/logs/stream": (KNOWN, None),
     "GET /runs/{run_id}/sidecar-logs": (KNOWN, None),
@@ -172,12 +176,13 @@ class Cast:
         session = lab.ask("POST", "/sessions", {}, by="ann").ok()["id"]
         advice = lab.ask("POST", "/journey/recommendations", {"title": "t"}, by="ann").ok()["id"]
         lease = lab.ask("POST", "/acquire", {"pid": holder, "num_gpus": 0}, by="ann").ok()["job_id"]
+        kept = lab.ask("POST", "/reservations", {"gpus": 1, "for_seconds": 3600}, by="ann").ok()["id"]
         node = lab.ask("GET", "/gpu/status").ok()["cluster_status"]["nodes"][0]["node_id"]
         zoe = lab.ask("POST", "/tokens", {"user": "zoe"}).ok()["id"]  # who does not call: one's own is another matter
         self.names = {
             "run_id": run, "job_id": job, "sweep_id": sweep, "alert_id": alert, "session_id": session,
             "recommendation_id": advice, "lease": lease, "node_id": node, "token_id": zoe,
-            "skill_id": "wild_v2_execution_ops_protocol",
+            "skill_id": "wild_v2_execution_ops_protocol", "reservation_id": kept,
         }  # fmt: skip
 
     def call(self, route: str, by: str) -> Answer:

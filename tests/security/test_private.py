@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 from websockets.sync.client import connect
 
+from rota.cli.main import main
 from tests.app.house import until
 from tests.security.kit import Lab, ask
 from tests.security.test_matrix import TABLE
@@ -42,7 +45,12 @@ class Secretive:
         self.session = self.do("POST", "/sessions", {"title": "canary-name"})["id"]
         self.do("POST", "/journey/events", {"kind": "note", "note": "canary-note", "run_id": self.run})
         self.advice = self.do("POST", "/journey/recommendations", {"title": "canary-note", "run_id": self.run})["id"]
+        soon = {"gpus": 1, "from": time.time() + 86400, "for_seconds": 600, "name": "canary-name"}
+        self.kept = self.do("POST", "/reservations", soon)["id"]
+        given_up = self.do("POST", "/reservations", {**soon, "users": ["zoe"]})["id"]
+        self.do("DELETE", f"/reservations/{given_up}")
         self.ids = [self.run, self.held, self.job, self.sweep, self.alert, self.session, self.advice]
+        self.ids += [self.kept, given_up]
 
     def do(self, method: str, path: str, body: object = None) -> dict[str, str]:
         answer: dict[str, str] = ask(self.lab.port, method, path, body, token=self.token).ok()
@@ -66,7 +74,7 @@ def test_what_is_hidden_looks_like_what_is_not_there(hidden: Secretive, route: s
     if "{token_id}" in path or "{node_id}" in path:
         return
     names = {"run_id": hidden.run, "job_id": hidden.job, "sweep_id": hidden.sweep, "alert_id": hidden.alert}
-    names |= {"session_id": hidden.session, "recommendation_id": hidden.advice}
+    names |= {"session_id": hidden.session, "recommendation_id": hidden.advice, "reservation_id": hidden.kept}
     query = f"?sweep_id={hidden.sweep}" if path.endswith("add-to-sweep") else ""
     answer = hidden.lab.ask(method, path.format(**names) + query, TABLE[route][1], by="ben")
     other = dict.fromkeys(names, "f" * 12)
@@ -150,3 +158,13 @@ def test_its_owner_and_admins_see_it(hidden: Secretive) -> None:
         assert answer.ok()["name"] == "canary-name"
     assert [run["id"] for run in hidden.do("GET", "/runs")][-1:] == [hidden.run]  # type: ignore[index]
     assert json.dumps(hidden.do("GET", "/queue")).count("canary-line") >= 1
+
+
+def test_who_sees_only_their_own_runs_is_told_that_they_cannot_simulate_all(hidden: Secretive) -> None:
+    assert hidden.lab.ask("GET", "/whoami", by="root").ok()["sees_all"] is True
+    for by in ("ben", "eve", "bot"):
+        assert hidden.lab.ask("GET", "/whoami", by=by).ok()["sees_all"] is False
+    env = {"ROTA_URL": hidden.lab.url, "ROTA_TOKEN": hidden.lab.tokens["ben"]}
+    done = CliRunner().invoke(main, ["simulate", "--since", "30d"], env=env)
+    assert done.exit_code == 77
+    assert "only your own runs are shown to you" in done.stderr

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -21,22 +22,43 @@ from pydantic_core import core_schema
 from rota.api.dry import is_dry_run
 from rota.api.house import House
 from rota.api.render.words import argv_of
+from rota.app import signals
 from rota.app.authz import Principal, Role
 from rota.app.commands import Draft, Submit
 from rota.app.errors import Invalid
 from rota.app.problems import visible
 from rota.core.resources import Request
 from rota.core.run import Dependency, Spec, When
+from rota.core.times import LONGEST_S, seconds
+from rota.core.warning import SIGKILL, SIGTERM
 
 MAX_GPUS = 100_000
 MAX_TEXT = 131_072
 MOST_NAMES, LONGEST_NAME = 20, 100
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Word = Annotated[str, Field(max_length=500)]
-Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
 Amount = Annotated[float, Field(ge=0, le=1e9)]
 Tag = Annotated[str, Field(max_length=100), AfterValidator(visible)]
 Count = Annotated[int, Field(ge=0, le=MAX_GPUS)]
+
+
+def _time(value: Any) -> Any:
+    """Seconds; or in words, such as 4h."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return seconds(value, least=0.0)
+
+
+def _signal(value: Any) -> Any:
+    return signals.number(value) if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_time), Field(gt=0, le=LONGEST_S)]
+SecondsOrNone = Annotated[float, BeforeValidator(_time), Field(ge=0, le=LONGEST_S)]  # 0 = none at all
+Signal = Annotated[int, BeforeValidator(_signal), Field(ge=1, le=signals.HIGHEST)]
 
 
 def _writable(value: Any) -> Any:
@@ -124,20 +146,37 @@ class Extras(Making):
     cpus: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     memory_gb: Amount = 0
     env: Annotated[dict[Word, Text], Field(max_length=10_000)] = Field(default_factory=dict)
-    estimated_duration_seconds: Seconds | None = None
-    time_limit_seconds: Seconds | None = None
+    estimated_duration_seconds: Seconds | None = Field(None, description="As a number, or in words: 90s 30m 4h 1d 1w.")
+    time_limit_seconds: Seconds | None = Field(None, description="As a number, or in words: 90s 30m 4h 1d 1w.")
     max_retries: Annotated[int, Field(ge=0, le=100)] = Field(
         3, description="For lost nodes and the like; a command that fails by itself is not run again."
     )
     retry_failures: bool = Field(False, description="Run it again also when the command itself failed.")
     depends_on: Annotated[list[Word | After], Field(max_length=100)] = Field(default_factory=list)
     tags: Annotated[list[Tag], Field(max_length=50)] = Field(default_factory=list)
-    preemptible: bool = False
-    checkpoint_signal: Annotated[int, Field(ge=1, le=31)] = 15
-    grace_seconds: Annotated[float, Field(ge=0, le=86400)] = 10.0
+    preemptible: bool = Field(False, description="May be stopped for others, and is run again.")
+    checkpoint_signal: Signal | None = Field(
+        None,
+        description="Asks it to save and leave; a number, or a name such as USR1. Who names one says that it saves "
+        "and loses little by being stopped. Default: TERM, of a program that does not.",
+    )
+    grace_seconds: Annotated[float, BeforeValidator(_time), Field(ge=0, le=86400)] = Field(
+        10.0, description="From being asked to end to being killed."
+    )
+    warn_signal: Signal | None = Field(
+        None,
+        description="Sent before the time limit. Default: the checkpoint signal where that is not TERM, else none.",
+    )
+    warn_seconds: SecondsOrNone | None = Field(
+        None, description="How long before; 0 = never. Default: a twentieth of the limit, 60 at most."
+    )
+    filler: bool = Field(
+        False, description="Runs only where nobody else who waits could, and is killed at once for anybody."
+    )
     terminal: bool = Field(False, description="Give it a terminal that `rota attach` joins.")
     umask: Annotated[int, Field(ge=0, le=0o777)] = 0o022
     account: Word | None = Field(None, description="The unix account to run as; for admins of a server that is root.")
+    reservation: Word = Field("", description="Use the GPUs that this reservation keeps, in its time.")
     workspace: Workspace | None = None
     idempotency_key: Word = ""
 
@@ -164,6 +203,8 @@ def spec_of(
         raise Invalid("command: is empty; give what to run", "command")
     if workdir is not None and not workdir.strip():
         raise Invalid("workdir: is blank; leave it out for the server's own", "workdir")
+    if extras.filler:
+        _must_bear_killing(extras)
     request = Request(
         gpus=gpus,
         nodes=extras.nodes,
@@ -188,12 +229,36 @@ def spec_of(
         max_retries=extras.max_retries,
         retry_failures=extras.retry_failures,
         preemptible=extras.preemptible,
-        checkpoint_signal=extras.checkpoint_signal,
+        checkpoint_signal=SIGTERM if extras.checkpoint_signal is None else extras.checkpoint_signal,
+        saves=extras.preemptible and extras.checkpoint_signal not in (None, SIGKILL),
         grace_s=extras.grace_seconds,
+        warn_signal=extras.warn_signal or 0,
+        warn_s=extras.warn_seconds,
+        filler=extras.filler,
         terminal=extras.terminal,
         labels={**({"tags": json.dumps(extras.tags)} if extras.tags else {}), **(labels or {})},
         group=group,
+        reservation=extras.reservation,
     )
+
+
+def for_whom(user: str | None, who: Principal, by: str) -> str:
+    """`by` is how the caller is known: a `user` in the request counts only where nobody is authenticated, and is
+    a label to the shared token. "" = the caller."""
+    return user if user and by in ("open", "shared") and who.role is Role.ADMIN else ""
+
+
+def _must_bear_killing(extras: Extras) -> None:
+    """What else was said about stopping it would be overruled in silence."""
+    plain: dict[str, tuple[Any, ...]] = {
+        "checkpoint_signal": (None, SIGKILL),
+        "grace_seconds": (10.0, 0.0),
+        "warn_signal": (None,),
+        "warn_seconds": (None, 0.0),
+    }
+    for name, fitting in plain.items():
+        if getattr(extras, name) not in fitting:
+            raise Invalid(f"{name}: a filler is killed at once; leave this out, or filler", name)
 
 
 def submit_of(
@@ -208,16 +273,13 @@ def submit_of(
     max_waiting: int = 0,
     private: bool = False,
 ) -> Submit:
-    """`by` is how the caller is known: a `user` in the request counts only where nobody is authenticated, and is
-    a label to the shared token."""
-    for_whom = user if user and by in ("open", "shared") and who.role is Role.ADMIN else ""
     records: tuple[Draft, ...] = ()
     if extras.workspace is not None:
         records = (Draft("workspace", "", extras.workspace.model_dump_json()),)
     key = key or extras.idempotency_key
     return Submit(
         spec,
-        for_whom,
+        for_whom(user, who, by),
         held,
         key,
         max_waiting,

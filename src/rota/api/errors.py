@@ -31,12 +31,17 @@ THEIRS = {  # what the house calls a thing, and what those who asked for it do
     "estimate_s": "estimated_duration_seconds",
     "time_limit_s": "time_limit_seconds",
     "grace_s": "grace_seconds",
+    "warn_s": "warn_seconds",
     "key": "idempotency_key",
 }
 RETRY_AFTER_S = "1"
 LONGEST_INPUT = 200
 NO_SUCH_FIELD = "there is no such field here; is it misspelt?"
 UNREADABLE_BODY = "There was an error parsing the body"  # FastAPI's words
+
+
+class AsAsked(Invalid):
+    """A refusal by a door that calls the field as its clients do already."""
 
 
 def install(app: FastAPI) -> None:
@@ -50,7 +55,7 @@ async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 400)
     if status == 422:
-        name = THEIRS.get(error.field or "", error.field)
+        name = error.field if isinstance(error, AsAsked) else THEIRS.get(error.field or "", error.field)
         message = error.message
         if message.startswith(f"{error.field}: "):
             message = f"{name}: {message.partition(': ')[2]}"

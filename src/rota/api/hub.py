@@ -56,7 +56,7 @@ class Hub:
         self._ring: list[Told] = []
         self._base = 0  # how many were taken out of the ring's front
         self._floor = 0  # every event after this one is in the ring
-        self._owners: dict[str, str] = {}  # of live runs
+        self._owners: dict[str, str] = {}  # of live runs and reservations
         self._news = asyncio.Event()  # set, and replaced by another, at every batch
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -70,7 +70,8 @@ class Hub:
         view = self._service.view()
         self.last = max(self.last, view.version)
         self._floor = self._ring[0].seq - 1 if self._ring else self.last
-        self._owners = {run.id: run.user for run in view.runs.values()} | self._owners
+        kept = {one.id: one.user for one in view.reservations}
+        self._owners = {run.id: run.user for run in view.runs.values()} | kept | self._owners
 
     def close(self) -> None:
         """Watchers come to their end, and back to the next server."""
@@ -100,6 +101,10 @@ class Hub:
         if isinstance(event, e.RunSubmitted):
             self._owners[event.run_id] = event.user
             return event.user
+        if isinstance(event, e.ReservationMade):
+            self._owners[event.reservation.id] = event.reservation.user
+        elif isinstance(event, e.ReservationEnded):
+            return self._owners.pop(event.reservation_id, "")
         if not isinstance(event, e.RunEvent):
             return _writer(event)
         if isinstance(event, e.RunEnded) or (isinstance(event, e.AttemptEnded) and event.next in ENDED):
@@ -176,4 +181,6 @@ class Hub:
 
 def _writer(event: e.Event) -> str | None:
     """Sweeps and documents are somebody's, too: whose, the event does not say, but who wrote it."""
-    return event.by if isinstance(event, e.RecordPut | e.GroupCapped) else None
+    if isinstance(event, e.ReservationMade):
+        return event.reservation.user
+    return event.by if isinstance(event, e.RecordPut | e.GroupCapped | e.ReservationEnded) else None

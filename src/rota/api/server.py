@@ -14,6 +14,7 @@ from rota.api.answers import Json
 from rota.api.bare import Shortcut
 from rota.api.doors import (
     alerts,
+    calibration,
     capacity,
     cluster,
     gpu,
@@ -28,6 +29,7 @@ from rota.api.doors import (
     pages,
     prometheus,
     queue,
+    reservations,
     runs,
     sessions,
     skills,
@@ -48,6 +50,7 @@ DOORS = (
     gpu,
     orchestrator,
     runs,
+    calibration,
     logs,
     alerts,
     metrics,
@@ -59,6 +62,7 @@ DOORS = (
     journey,
     capacity,
     nodes,
+    reservations,
     usage,
     leases,
     stream,

@@ -27,6 +27,7 @@ class Act(StrEnum):
     REPORT = "report on"
     ARCHIVE = "archive"
     CAP = "cap a sweep"
+    RESERVE = "reserve"
     RECORD = "write a record"
     SET_POLICY = "set the policy"
     PAUSE = "pause or resume scheduling"

@@ -100,6 +100,29 @@ class StartGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """Keep GPUs for somebody. `end` or `length_s`, not both."""
+
+    gpus: int
+    start: float | None = None  # None = now
+    end: float | None = None
+    length_s: float | None = None
+    gpu_type: str = ""
+    nodes: int = 0
+    name: str = ""
+    users: tuple[str, ...] = ()  # who may use it besides its owner
+    why: str = ""
+    user: str = ""  # for whom; "" = the principal. Only an admin may name another
+    key: str = ""  # idempotency, as in Submit
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReservation:
+    reservation_id: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PutRecord:
     draft: Draft
     owner: str = ""  # whose it is; "" = the principal's own
@@ -185,6 +208,8 @@ Command = (
     | Withdraw
     | CapGroup
     | StartGroup
+    | Reserve
+    | CancelReservation
     | PutRecord
     | Reshape
     | Cancel

@@ -10,6 +10,8 @@ from rota.app.ports import Backend, LaunchOrder, StopOrder, Task
 from rota.core.predict import hash_text
 from rota.core.run import Attempt, Run
 from rota.core.state import State
+from rota.core.suspended import was_preempted
+from rota.core.warning import warning
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -27,6 +29,7 @@ def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:
     attempt = run.attempt
     assert attempt is not None
     spec = run.spec
+    warned = warning(spec)
     return LaunchOrder(
         attempt_id=attempt.id,
         argv=spec.argv,
@@ -36,6 +39,8 @@ def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:
         umask=spec.umask,
         account=spec.account,
         time_limit_s=spec.time_limit_s,
+        warn_signal=warned.signal if warned is not None else 0,
+        warn_s=warned.before_s if warned is not None else 0.0,
         grace_s=spec.grace_s,
         log_cap_bytes=spec.log_cap_bytes,
         terminal=spec.terminal,
@@ -63,6 +68,7 @@ def _environment(run: Run, attempt: Attempt, site: Site) -> Mapping[str, str]:
         "ROTA_JOB_ID": run.id,
         "ROTA_JOB_NAME": run.spec.name,
         "ROTA_ATTEMPT": str(attempt.number),
+        "ROTA_RESTART_COUNT": str(attempt.number - 1),
         "ROTA_USER": run.user,
         "ROTA_NODES": str(len(nodes)),
         "ROTA_NODELIST": ",".join(nodes),
@@ -70,6 +76,9 @@ def _environment(run: Run, attempt: Attempt, site: Site) -> Mapping[str, str]:
         # away from the ephemeral range, for torchrun and the like; two attempts seldom get the same
         "ROTA_MASTER_PORT": str(20000 + hash_text(attempt.id) % 10000),
     }
+    env.pop("ROTA_PREEMPTED", None)  # of the job it may have been submitted from
+    if run.past and was_preempted(run.past[-1]):
+        env["ROTA_PREEMPTED"] = "1"
     if not inside_slurm:  # W&B, Lightning and submitit look for these
         env |= {
             "SLURM_JOB_ID": run.id,

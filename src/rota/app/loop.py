@@ -24,6 +24,7 @@ from rota.app import dispatch, reconcile
 from rota.app.desk import Answer, Desk, Item, NewId, Work
 from rota.app.errors import Full, Refused, Unavailable
 from rota.app.ports import Backend, Clock, Ended, Fenced, Report, Store, StoreBroken, StoreBusy, StoreError, StoreFull
+from rota.app.reserve import expire
 from rota.app.settle import settle
 from rota.app.views import Window
 from rota.core import events as e
@@ -72,6 +73,8 @@ class Loop:
         self._closing = False
         self._decided = -1  # the version the last pass saw
         self._woken = 0  # and how many had come out of their back-off
+        self._look_again_at: float | None = None  # when it wanted to be asked again, though nothing happens
+        self._edge: float | None = None  # when a reservation begins or ends next, as the last pass saw it
         self._begun = (0.0, 0.0)  # the house's time and the tick at the start
         self.rounds = 0  # of the periodic reconcile
         self.passes = 0  # how often it was decided
@@ -172,9 +175,11 @@ class Loop:
             return wait
         if self._decided < 0:
             return 0.0  # the last pass asked for another look
+        moments = [self.state.next_reservation_edge(self.now()), self._look_again_at]
         if self.state.delayed:
-            wait = min(wait, self.state.delayed[0][0] - self.now())
-        return wait
+            moments.append(self.state.delayed[0][0])
+        due = [moment for moment in moments if moment is not None]
+        return min(wait, min(due) - self.now()) if due else wait
 
     def step(self, batch: Sequence[Item | Report]) -> None:
         """One turn: see the module's head."""
@@ -239,9 +244,12 @@ class Loop:
 
     def _decide(self, desk: Desk) -> None:
         self.state.wake(desk.now)
-        if self.state.version == self._decided and self.state.woken == self._woken:
+        expire(desk)
+        due = any(at is not None and at <= desk.now for at in (self._look_again_at, self._edge))
+        if self.state.version == self._decided and self.state.woken == self._woken and not due:
             return
         self._woken = self.state.woken
+        self._look_again_at, self._edge = None, self.state.next_reservation_edge(desk.now)
         self.passes, self.last_pass_at = self.passes + 1, desk.now
         try:
             plan = decide(snapshot(self.state, desk.now))
@@ -277,7 +285,8 @@ class Loop:
                     for_run=victim.for_run,
                 )
             )
-        # a pass that preempted ends early: look again at what is left for the others
+        self._look_again_at = plan.look_again_at
+        # a pass that preempted has not seen what is left when they go
         self._decided = -1 if plan.preempts else self.state.version
 
     def commit(self, desk: Desk) -> None:

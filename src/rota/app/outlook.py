@@ -1,23 +1,40 @@
 """Why a run waits and when it will start, worked out once for all who ask.
 
 Both think on a copy of the state, away from the loop's thread: one copy serves everybody until something happens, and
-an answer is given again for as long as it is fresh. Twenty dashboards that poll cost what one costs.
+an answer is given again for as long as it is fresh. Twenty dashboards that poll cost what one costs. How sure a start
+is takes many walks into the future: the longer they took the longer they are good for, so that a long queue is not
+walked all the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from threading import Lock
+from time import monotonic
 from typing import Any, TypeVar
 
-from rota.core.explain import Explanation, explain
+from rota.core.alternatives import Alternative, alternatives
+from rota.core.explain import Explanation, explain, obstacle
 from rota.core.forecast import forecast
+from rota.core.odds import NOTHING, Odds, Scenarios
+from rota.core.run import RunState
 from rota.core.state import State
 
 T = TypeVar("T")
-Fork = Callable[[], tuple[State, float]]  # a copy of the state, and the time
+Fork = Callable[[], tuple[State, float]]  # a copy of the state with what is known of the past, and the time
 FRESH_S = 1.0
+REST = 5.0  # times what the walks of a moment have cost, they are good for others too
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """When it starts and how sure that is, or why nothing can be told."""
+
+    at: float  # the moment it is told of
+    odds: Odds = NOTHING
+    why: str = ""
 
 
 class Outlook:
@@ -25,12 +42,10 @@ class Outlook:
         self._version, self._now, self._fork = version, now, fork
         self._lock = Lock()
         self._world: _World | None = None
+        self._walked: _World | None = None  # the one in which odds were last worked out
 
     def explain(self, run_id: str) -> Explanation:
-        def work(state: State, now: float) -> Explanation:
-            return explain(state, now, run_id) if run_id in state.runs else Explanation(run_id, ())
-
-        return self._current().answer(("explain", run_id), work)
+        return self._current().answer(("explain", run_id), lambda state, now: _explain(state, now, run_id))
 
     def eta(self, run_id: str) -> float | None:
         """None = nothing that is known will start it; so it is while scheduling is paused."""
@@ -40,6 +55,13 @@ class Outlook:
 
         return self._current().answer(("eta", run_id), work)
 
+    def prospect(self, run_id: str) -> Prospect:
+        return self._patient(run_id).prospect(run_id)
+
+    def alternatives(self, run_id: str) -> tuple[Alternative, ...]:
+        """What would start it sooner, best first."""
+        return self._patient(run_id).alternatives(run_id)
+
     def _current(self) -> _World:
         version, now = self._version(), self._now()
         with self._lock:
@@ -48,24 +70,48 @@ class Outlook:
                 world = self._world = _World(version, now, self._fork)
             return world
 
+    def _patient(self, run_id: str) -> _World:
+        """The moment that was walked last, if its rest is not over and the run stood there as it does now."""
+        walked = self._walked
+        if walked is not None and 0 <= self._now() - walked.made_at < REST * walked.spent_s and walked.has(run_id):
+            return walked
+        world = self._walked = self._current()
+        return world
+
 
 class _World:
     """The state at one moment, and what was found out about it."""
 
     def __init__(self, version: int, made_at: float, fork: Fork) -> None:
         self.version, self.made_at, self._fork = version, made_at, fork
+        self.spent_s = 0.0  # on walks
         self._thinking = Lock()  # thinking moves the copy, and one thread of it is enough
         self._copy: tuple[State, float] | None = None
+        self._walking = Lock()  # apart: who asks why does not wait for who asks when
+        self._scenarios: Scenarios | None = None
         self._lock = Lock()
         self._answers: dict[tuple[str, str], Future[Any]] = {}
 
+    def has(self, run_id: str) -> bool:
+        return self._copy is not None and run_id in self._copy[0].queue
+
     def answer(self, question: tuple[str, str], work: Callable[[State, float], T]) -> T:
+        return self._once(question, lambda: self._think(work))
+
+    def prospect(self, run_id: str) -> Prospect:
+        why = self.answer(("explain", run_id), lambda state, now: _explain(state, now, run_id))
+        return self._once(("prospect", run_id), lambda: self._walk(lambda ways: _prospect(ways, why)))
+
+    def alternatives(self, run_id: str) -> tuple[Alternative, ...]:
+        return self._once(("alternatives", run_id), lambda: self._walk(lambda ways: _alternatives(ways, run_id)))
+
+    def _once(self, question: tuple[str, str], find: Callable[[], T]) -> T:
         with self._lock:
             first = question not in self._answers
             answer: Future[T] = self._answers.setdefault(question, Future())
         if first:
             try:
-                answer.set_result(self._think(work))
+                answer.set_result(find())
             except BaseException as error:
                 # whoever waits for the same must not wait for ever; the next one tries again
                 with self._lock:
@@ -79,3 +125,37 @@ class _World:
             if self._copy is None:
                 self._copy = self._fork()
             return work(*self._copy)
+
+    def _walk(self, find: Callable[[Scenarios], T]) -> T:
+        with self._walking:
+            begun = monotonic()
+            try:
+                if self._scenarios is None:
+                    self._scenarios = self._think(_scenarios)
+                return find(self._scenarios)
+            finally:
+                self.spent_s += monotonic() - begun
+
+
+def _explain(state: State, now: float, run_id: str) -> Explanation:
+    return explain(state, now, run_id) if run_id in state.runs else Explanation(run_id, ())
+
+
+def _scenarios(state: State, now: float) -> Scenarios:
+    own = state.fork()
+    own.history = state.history
+    return Scenarios(own, now)
+
+
+def _prospect(ways: Scenarios, why: Explanation) -> Prospect:
+    run = ways.state.runs.get(why.run_id)
+    if run is None or run.state is not RunState.QUEUED or ways.state.paused:
+        return Prospect(ways.now, why=obstacle(why))
+    odds = ways.odds(run.id)
+    return Prospect(ways.now, odds, obstacle(why) if odds.p50 is None else "")
+
+
+def _alternatives(ways: Scenarios, run_id: str) -> tuple[Alternative, ...]:
+    """Who is held, or waits for others, would not start sooner by asking for less."""
+    state = ways.state
+    return alternatives(state, ways.now, state.runs[run_id]) if run_id in state.queue and not state.paused else ()

@@ -34,6 +34,8 @@ class LaunchOrder:
     umask: int = 0o022
     account: str | None = None  # the unix account to run as; None = the server's own
     time_limit_s: float | None = None
+    warn_signal: int = 0  # sent `warn_s` before the time limit to whatever has a handler for it; 0 = none
+    warn_s: float = 0.0
     grace_s: float = 10.0  # from the polite signal to SIGKILL, for time limits
     log_cap_bytes: int = 1 << 30
     terminal: bool = False  # a pty that can be attached to, instead of a plain log
@@ -178,6 +180,14 @@ class Samples(Protocol):
 
     def purge(self, before: float, gone: Callable[[str], bool]) -> int:
         """Remove what was last added to before this time (epoch s), of runs that are gone. Returns of how many."""
+
+
+class Checkpoints(Protocol):
+    """The directories that runs save into."""
+
+    def purge(self, before: float, gone: Callable[[str], bool]) -> int:
+        """Remove those that were last added to before this time (epoch s), of runs that are gone. A bounded number at a
+        time. Returns how many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rota.app import signals
 from rota.app.desk import Desk
 from rota.app.errors import Invalid
+from rota.core import filler
 from rota.core.board import Layout
 from rota.core.conform import misfit
-from rota.core.explain import describe
 from rota.core.place import could_ever_fit
+from rota.core.reason import describe
 from rota.core.resources import Request
 from rota.core.run import Spec
+from rota.core.times import told
+from rota.core.warning import DEADLY, warning
 
 MAX_ARGV_BYTES = 128 * 1024  # one argument of execve may not be longer on Linux
 MAX_ENV_BYTES = 256 * 1024
@@ -71,7 +75,8 @@ def problems(desk: Desk, spec: Spec, highest_priority: int) -> Iterator[tuple[st
     """(field, what is wrong and what would be right), the first few that matter."""
     yield from text_problems(spec)
     yield from _number_problems(spec, highest_priority)
-    yield from _request_problems(desk, spec)
+    yield from _stopping_problems(spec)
+    yield from request_problems(desk, spec.request)
     if len(spec.depends_on) > 100:
         yield "depends_on", f"{len(spec.depends_on)} runs are too many, use at most 100"
 
@@ -174,8 +179,30 @@ def _number_problems(spec: Spec, highest_priority: int) -> Iterator[tuple[str, s
         yield "log_cap_bytes", f"{spec.log_cap_bytes} is too small, use 4096 or more"
 
 
-def _request_problems(desk: Desk, spec: Spec) -> Iterator[tuple[str, str]]:
-    request = spec.request
+def _stopping_problems(spec: Spec) -> Iterator[tuple[str, str]]:
+    """How it is warned and stopped."""
+    if spec.filler and (problem := filler.problem(spec)):
+        yield "filler", problem
+    if not (spec.warn_signal or spec.warn_s):
+        return
+    if not 0 <= spec.warn_signal <= signals.HIGHEST:
+        yield "warn_signal", f"{spec.warn_signal} is not a signal number from 1 to {signals.HIGHEST}"
+    elif spec.warn_signal in DEADLY:
+        yield "warn_signal", f"no program can hear {signals.name(spec.warn_signal)}; use USR1"
+    if spec.warn_s is not None and not 0 <= spec.warn_s <= MAX_SECONDS:  # nor NaN
+        yield "warn_s", f"{spec.warn_s} is not a time in seconds from 0 up"
+    elif spec.time_limit_s is None:
+        yield "warn_s" if spec.warn_s else "warn_signal", "there is no time limit to warn of; give one"
+    elif spec.warn_s and spec.warn_s >= spec.time_limit_s:
+        yield (
+            "warn_s",
+            f"{told(spec.warn_s)} before the limit is before the start: the limit is {told(spec.time_limit_s)}",
+        )
+    elif spec.warn_s and warning(spec) is None:
+        yield "warn_s", "says when to warn it, but not how; give warn_signal as well, such as USR1"
+
+
+def request_problems(desk: Desk, request: Request) -> Iterator[tuple[str, str]]:
     if not 0 <= request.gpus <= 100_000:
         yield "gpus", f"{request.gpus} is not a number of GPUs from 0 up"
         return

@@ -1,4 +1,4 @@
-"""Old things go: events and ended runs out of the store, logs and metrics off the disk.
+"""Old things go: events and ended runs out of the store, logs, metrics and checkpoints off the disk.
 
 Bounded disks are a promise too.
 """
@@ -11,7 +11,7 @@ from threading import Thread
 
 from rota.app.desk import Desk
 from rota.app.loop import Loop
-from rota.app.ports import Samples, StoreError
+from rota.app.ports import Checkpoints, Samples, StoreError
 from rota.app.records import PASSING
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Retention:
     logs_days: float = 30.0
 
 
-def tidy(loop: Loop, keep: Retention, samples: Samples | None = None) -> int:
+def tidy(loop: Loop, keep: Retention, samples: Samples | None = None, checkpoints: Checkpoints | None = None) -> int:
     """Compact the store between two turns of the loop, and what lies beside it. Returns the rows that went."""
     now = loop.now()
 
@@ -40,17 +40,18 @@ def tidy(loop: Loop, keep: Retention, samples: Samples | None = None) -> int:
     while (went := loop.call(compact).result()) != 0:  # the store takes a bounded bite at a time
         gone += went or 0
     # files are dated by the wall clock, which may be another than the house's time
-    Thread(target=_purge, args=(loop, keep, samples), name="rota-purge", daemon=True).start()
+    Thread(target=_purge, args=(loop, keep, samples, checkpoints), name="rota-purge", daemon=True).start()
     return gone
 
 
-def _purge(loop: Loop, keep: Retention, samples: Samples | None) -> None:
+def _purge(loop: Loop, keep: Retention, samples: Samples | None, checkpoints: Checkpoints | None) -> None:
     now = loop.clock.now()
     try:
         count = loop.backend.purge(now - keep.logs_days * DAY_S)
         log.info("removed the logs of %d old attempts", count)
-        if samples is not None:
-            count = samples.purge(now - keep.runs_days * DAY_S, lambda run_id: loop.store.run(run_id) is None)
-            log.info("removed the metrics of %d runs that are gone", count)
+        for name, files in (("metrics", samples), ("checkpoints", checkpoints)):
+            if files is not None:
+                count = files.purge(now - keep.runs_days * DAY_S, lambda run_id: loop.store.run(run_id) is None)
+                log.info("removed the %s of %d runs that are gone", name, count)
     except (OSError, StoreError) as error:  # a full or failing disk: the next round tries again
         log.warning("old files could not be removed: %s", error)

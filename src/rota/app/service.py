@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from threading import Lock
 from typing import Any, TypeVar
 
 from rota.app import commands as c
-from rota.app import control, edit, endlease, operate, records, report, submit, sweeps
+from rota.app import control, edit, endlease, operate, records, report, reserve, submit, sweeps
 from rota.app.accounts import Accounts
-from rota.app.authz import Principal
+from rota.app.authz import Principal, Role
+from rota.app.calibration import Calibration, Calibrator
 from rota.app.desk import Answer, Desk
-from rota.app.errors import NotFound, Unavailable
+from rota.app.errors import NotFound, Refused, Unavailable
 from rota.app.loop import Loop, Subscriber
-from rota.app.outlook import Outlook
+from rota.app.outlook import Outlook, Prospect
 from rota.app.ports import LogChunk, Record, RunFilter, StoredEvent, StoreError, UserTotal
+from rota.app.sampler import Sampler
 from rota.app.tally import Counter, Tally
 from rota.app.views import View
 from rota.core import events as e
+from rota.core.alternatives import Alternative
 from rota.core.explain import Explanation
 from rota.core.ids import attempt_id, is_attempt_id
 from rota.core.node import Node
 from rota.core.policy import Policy
+from rota.core.reservation import Reservation
 from rota.core.run import ENDED, PastAttempt, Run
 from rota.core.state import State
+from rota.core.suggest import Suggestion, suggest
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+HOUSE = Principal("rota", Role.ADMIN)
 
 HANDLERS: dict[type[Any], Callable[[Desk, Principal, Any], Any]] = {
     c.Submit: submit.submit,
@@ -39,6 +49,8 @@ HANDLERS: dict[type[Any], Callable[[Desk, Principal, Any], Any]] = {
     c.Withdraw: endlease.withdraw,
     c.CapGroup: sweeps.cap_group,
     c.StartGroup: sweeps.start_group,
+    c.Reserve: reserve.reserve,
+    c.CancelReservation: reserve.cancel_reservation,
     c.PutRecord: records.put_record,
     c.Cancel: control.cancel,
     c.Hold: control.hold,
@@ -60,10 +72,10 @@ class Service:
         self._lock = Lock()
         self.broken: list[BaseException] = []  # why the loop has stopped
         self._counter = Counter(loop.store, loop.window, loop.now)
-        self._outlook = Outlook(
-            lambda: loop.window.version, loop.now, lambda: self.ask(lambda state, now: (state.fork(), now))
-        )
-        loop.subscribers += [self._tell_waiters, self._counter.hear]
+        self._outlook = Outlook(lambda: loop.window.version, loop.now, lambda: self.ask(_copied))
+        self._calibrator = Calibrator(loop.store, loop.window.run, self._put_away)
+        self._sampler = Sampler(self._foretell, lambda: loop.state.waiting)
+        loop.subscribers += [self._tell_waiters, self._counter.hear, self._sampler.hear]
 
     # -- commands ---------------------------------------------------------------------------------------------------
     def send(self, who: Principal, command: c.Command) -> Future[Any]:
@@ -127,6 +139,14 @@ class Service:
         """As above."""
         return self._loop.window.caps
 
+    def reservations(self) -> tuple[Reservation, ...]:
+        """As above, by start."""
+        return self._loop.window.reservations
+
+    def now(self) -> float:
+        """The house's time, in which all that happens is dated."""
+        return self._loop.now()
+
     def tally(self) -> Tally:
         return self._counter.tally(self._loop.passes, self._loop.last_pass_at)
 
@@ -156,6 +176,36 @@ class Service:
     def eta(self, run_id: str) -> float | None:
         """When it is expected to start; None = nothing that is known will start it."""
         return self._outlook.eta(run_id)
+
+    def prospect(self, run_id: str) -> Prospect:
+        """When it will start and how sure that is, corrected by how earlier predictions did; this one is kept, too."""
+        found = self._outlook.prospect(run_id)
+        return replace(found, odds=self._calibrator.tell(self.run(run_id), found.at, found.odds))
+
+    def alternatives(self, run_id: str) -> tuple[Alternative, ...]:
+        """What would start it sooner, best first."""
+        return self._outlook.alternatives(run_id)
+
+    def calibration(self) -> Calibration:
+        """How predictions did so far."""
+        return self._calibrator.figures()
+
+    def suggest(self, run: Run) -> Suggestion | None:
+        """The time limit its past suggests. Read beside the loop: see History."""
+        return suggest(self._loop.state.history, run.user, run.spec)
+
+    def sample(self) -> None:
+        """Now and then: score what has started, and foretell one that has just come."""
+        self._calibrator.settle()
+        self._sampler.take()
+
+    def _foretell(self, run_id: str) -> None:
+        run = self._loop.window.run(run_id)
+        if run is not None and run.attempt is None:
+            self.prospect(run_id)
+
+    def _put_away(self, draft: c.Draft) -> None:
+        self.send(HOUSE, c.PutRecord(draft)).add_done_callback(_told_of)
 
     def log(self, run_id: str, offset: int = 0, limit: int = 65536, attempt: int | None = None) -> LogChunk:
         run = self.run(run_id)
@@ -233,3 +283,19 @@ class Service:
         assert run is not None
         for future in futures:
             future.set_result(run)
+
+
+def _copied(state: State, now: float) -> tuple[State, float]:
+    """To think on, with what is known of the past: that is shared, and only read."""
+    twin = state.fork()
+    twin.history = state.history
+    return twin, now
+
+
+def _told_of(answer: Future[Any]) -> None:
+    """A prediction that could not be kept is missing from a statistic, and from nothing else."""
+    error = answer.exception()
+    if isinstance(error, Refused):
+        log.info("a prediction was not kept: %s", error)
+    elif error is not None:
+        log.error("a prediction was not kept: %r", error)

@@ -73,14 +73,16 @@ def _final(attempt: Attempt, exit: Exit) -> RunState:
 
 
 def _what_next(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> RetryDecision:
-    """Somebody's stop outweighs how the process happened to end, unless it had finished well before it noticed."""
+    """Somebody's stop outweighs how the process happened to end, unless it had finished well before it noticed, or says
+    that it had. Of a preempted one, leaving with 0 means that it has saved what it needs to go on (ADR 8)."""
     stop = attempt.stop
     if stop is not None and not exit.ok:
         if stop.cause is Cause.CANCELLED:
             return RetryDecision(False, stop.why or f"cancelled by {stop.by}")
         again = run.spec.holder is None and exit.cause in (Cause.NEVER_STARTED, Cause.PREEMPTED, Cause.LOST)
         if stop.cause is Cause.PREEMPTED and again:
-            return RetryDecision(True, f"preempted for {stop.for_run}" if stop.for_run else "preempted")
+            why = f"preempted for {stop.for_run}" if stop.for_run else "preempted"
+            return RetryDecision(True, f"{why}; {exit.message}" if exit.killed else why)
     return retry(exit, run, desk.state.policy)
 
 

@@ -18,9 +18,11 @@ from rota.app.desk import Desk
 from rota.app.errors import Conflict, Full, Invalid, NotFound
 from rota.app.ports import KeyRecord
 from rota.app.problems import MAX_NAME, must_be_text, must_be_visible, must_fit, problems
+from rota.app.reserved import must_be_usable
 from rota.core import codec
 from rota.core import events as e
-from rota.core.predict import expectation
+from rota.core.expect import expect
+from rota.core.filler import as_filler
 from rota.core.run import ENDED, Dependency, Run, satisfied
 
 MAX_MANY = 10_000
@@ -85,6 +87,7 @@ def rerun(desk: Desk, who: Principal, command: Rerun) -> Run:
         argv=old.spec.argv if command.argv is None else command.argv,
         workdir=old.spec.workdir if command.workdir is None else command.workdir,
         depends_on=(),
+        reservation=old.spec.reservation if old.spec.reservation in desk.state.reservations else "",
         labels={name: value for name, value in labels.items() if value},
     )
     again = Submit(spec, user=old.user, held=command.held, key=command.key)
@@ -104,6 +107,10 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
         return _Ready(command, user, digest, known=known)
     for name, problem in problems(desk, command.spec, HIGHEST_PRIORITY[who.role]):
         raise Invalid(f"{name}: {problem}", name)
+    if command.spec.reservation:
+        must_be_usable(desk, who, user, command.spec, blind=command.blind)
+    if command.spec.filler:
+        command = replace(command, spec=as_filler(command.spec))
     command = _with_account(desk, who, command)
     _room(desk, user, command, ahead)
     waiting_on = _pending(desk, command.spec.depends_on, who.owner if command.blind else None)
@@ -140,9 +147,7 @@ def _write(desk: Desk, who: Principal, ready: _Ready) -> Run:
     run_id = desk.new_id()
     while run_id in desk.state.runs:
         run_id = desk.new_id()
-    expected_s, expected_from = expectation(
-        desk.state.history, user, command.spec, desk.state.policy.default_expected_s
-    )
+    expected_s, expected_from, belief = expect(desk.state, user, command.spec)
     desk.write(
         e.RunSubmitted(
             at=desk.now,
@@ -155,6 +160,7 @@ def _write(desk: Desk, who: Principal, ready: _Ready) -> Run:
             waiting_on=ready.waiting_on,
             expected_s=expected_s,
             expected_from=expected_from,
+            belief=belief,
         )
     )
     for draft in ready.records:

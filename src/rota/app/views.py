@@ -16,6 +16,7 @@ from rota.core import order
 from rota.core.node import Node
 from rota.core.order import Key
 from rota.core.policy import Ordering, Policy
+from rota.core.reservation import Reservation
 from rota.core.resources import bits
 from rota.core.run import ACTIVE, ENDED, Run, RunState
 from rota.core.state import State
@@ -34,6 +35,7 @@ class View:
         self.paused, self.pause_why = window.paused, window.pause_why
         self.caps: Mapping[str, int] = window.caps
         self.nodes: Mapping[str, Node] = window.nodes
+        self.reservations: tuple[Reservation, ...] = window.reservations
         self.runs: Mapping[str, Run] = window.runs.copy()
         self._held = tuple(window.held)
         self._active = tuple(window.active)
@@ -232,6 +234,7 @@ class Window:
         self.version, self.at = state.version, state.at
         self.paused, self.pause_why = state.paused, state.pause_why
         self.caps = dict(state.caps)
+        self.reservations = state.calendar
         self.usage = dict(state.usage) if state.policy.ordering is Ordering.FAIR_SHARE else {}
         if state.nodes_changed != self._nodes_changed:
             self._nodes_changed = state.nodes_changed

@@ -88,7 +88,8 @@ def place(run: Mapping[str, Any]) -> str:
         where = f"position {int(run['position'])}, " if run.get("position") else ""
         first = (run.get("reasons") or [""])[0]
         why = plain(first.get("text", "") if isinstance(first, dict) else first)
-        return f"{run_id} queued: {where}{expected(run.get('eta'))}{'; ' if why else ''}{why}"
+        note = f"; note: it {plain(run['note'])}" if run.get("note") else ""
+        return f"{run_id} queued: {where}{expected(run.get('eta'))}{'; ' if why else ''}{why}{note}"
     if status == "ready":
         return f"{run_id} {state(status)}; let it go with `rota release {run_id}`"
     since = run.get("started_at") or run.get("launched_at")

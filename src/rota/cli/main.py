@@ -20,6 +20,7 @@ SECTIONS = {
         "srun": ("srun", "The same in the words of srun: srun -n 2 command, srun status, srun jobs."),
         "sweep": ("sweep", "One command over a grid of parameters."),
         "rerun": ("rerun", "The same once more, if wanted from the code it was submitted from."),
+        "reserve": ("reserve", "Keep GPUs for a time; the calendar of what is kept."),
         "local": ("local", "Run one command on this machine's GPUs through the queue, without a server."),
     },
     "Look": {
@@ -34,6 +35,7 @@ SECTIONS = {
         "top": ("top", "GPUs, queue and your runs, live in this terminal."),
         "history": ("history", "What ran, and who used how much."),
         "usage": ("usage", "GPU-hours per person."),
+        "simulate": ("simulate", "What other policies would make of the same jobs: a trace, or this server's history."),
     },
     "Change": {
         "cancel": ("cancel", "End runs, waiting or running."),

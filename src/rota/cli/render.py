@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 
 def plain(text: object) -> str:
@@ -41,12 +42,27 @@ def clock(at: float | None) -> str:
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", moment)
 
 
+def moment(at: float | None) -> str:
+    """As `clock`, to the minute: for what is foretold."""
+    shown = clock(at)
+    return shown[:-3] if shown.count(":") > 1 else shown
+
+
 def in_time(at: float | None, now: float | None = None) -> str:
     """in 5 min (14:05:00); now; not known."""
+    return _in_time(at, now, clock)
+
+
+def about(at: float | None) -> str:
+    """in 5 min (14:05); now; not known."""
+    return _in_time(at, None, moment)
+
+
+def _in_time(at: float | None, now: float | None, shown: Callable[[float], str]) -> str:
     if at is None:
         return "not known"
     left_s = at - (time.time() if now is None else now)
-    return "now" if left_s < 1.0 else f"in {span(left_s)} ({clock(at)})"
+    return "now" if left_s < 1.0 else f"in {span(left_s)} ({shown(at)})"
 
 
 def expected(at: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rota.app import signals
 from rota.cli.follow import gpu_hours
 from rota.cli.render import clock, gpus, in_time, plain, priority, span, state
 from rota.cli.slurm.told import told
@@ -41,7 +42,30 @@ def efficiency(run: Run) -> str:
         words.append(f"ran {span(run.ended_at - begin)}")
     if gpu_hours(run):
         words.append(f"{gpu_hours(run):.3f} GPU-hours in {len(run.attempts)} attempt{'s'[: len(run.attempts) != 1]}")
+    if run.preemptions:
+        words.append(_suspended(run))
     return ", ".join(words)
+
+
+def _suspended(run: Run) -> str:
+    times = f"{run.preemptions} time{'s'[: run.preemptions != 1]}"
+    hours = f"{run.preemption_gpu_seconds / 3600:.3f} GPU-hours of grace"
+    return f"stopped {times} for others, {span(run.suspended_seconds)} suspended, {hours}"
+
+
+def _warning(raw: Mapping[str, Any]) -> str:
+    number, before = raw.get("warn_signal"), raw.get("warn_seconds")
+    return f"{signals.name(number)} {span(before)} before the limit" if number and before else ""
+
+
+def _stopping(raw: Mapping[str, Any]) -> str:
+    if raw.get("filler"):
+        return "at once, for anybody: a filler"
+    number, grace = raw.get("checkpoint_signal"), raw.get("grace_seconds")
+    if not raw.get("preemptible"):
+        return ""
+    whom = "others" if raw.get("saves") else "more urgent runs"
+    return f"for {whom}, by {signals.name(number or 15)} with {span(grace)} of grace"
 
 
 def _facts(run: Run, full: bool) -> list[tuple[str, object]]:
@@ -51,14 +75,17 @@ def _facts(run: Run, full: bool) -> list[tuple[str, object]]:
     return [
         ("run", run.id),
         ("name", run.name),
-        ("state", state(run.status) + (f": {run.error}" if run.error else "")),
+        ("state", state(run.status) + (f": {run.error or run.why}" if run.error or run.why else "")),
         ("exit code", run.exit_code),
         ("user", run.user),
         ("command", run.command if full else told(run)),
         ("directory", run.workdir),
         ("GPUs", f"{run.gpu_count}" + (f" on {gpus(run.gpus)}" if run.gpus else "") + _simulated(run)),
+        ("reservation", run.reservation),
         ("priority", priority(run.priority)),
         ("time limit", span(run.time_limit_seconds)),
+        ("warning", _warning(raw)),
+        ("may be stopped", _stopping(raw)),
         ("estimate", span(run.estimated_duration_seconds)),
         (
             "after",

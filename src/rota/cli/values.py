@@ -10,38 +10,33 @@ from typing import Any
 import click
 
 from rota.cli import environment
+from rota.core.times import seconds
 
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 PRIORITY_WORDS = {"low": 1, "normal": 2, "high": 3, "critical": 4}
 MAX_RANGE = 10_000
-
-
-def seconds(text: str) -> float:
-    """90, 90s, 30m, 2h, 1d, 1-12, 1-12:00:00, 12:00:00, 30:00 (minutes and seconds, as Slurm has it)."""
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(s|m|min|h|d|)", text)
-    if match:
-        value = float(match[1]) * UNITS[match[2]]
-    else:
-        match = re.fullmatch(r"(?:([0-9]{1,4})-)?([0-9]{1,4})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", text)
-        if match is None or (match[1] is None and match[3] is None):
-            raise ValueError(f"{text!r} is not a time; write 90, 90s, 30m, 2h, 12:00:00 or 1-12:00:00")
-        days, first, second, third = (int(part) if part is not None else None for part in match.groups())
-        if days is None and third is None:
-            hours, minutes, rest = 0, first or 0, second or 0  # MM:SS
-        else:
-            hours, minutes, rest = first or 0, second or 0, third or 0
-        value = (days or 0) * 86400.0 + hours * 3600.0 + minutes * 60.0 + rest
-    if not 0 < value <= 10 * 365 * 86400:
-        raise ValueError(f"{text!r} is not a time above 0 and below ten years")
-    return value
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg] # not every click knows it as a generic
     name = "time"
 
+    def __init__(self, *, least: float | None = None) -> None:
+        self._least = least  # None = above 0
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return value if isinstance(value, float) else seconds(str(value))
+            return value if isinstance(value, float) else seconds(str(value), least=self._least)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Signal(click.ParamType):  # type: ignore[type-arg]
+    name = "signal"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from rota.app.signals import number
+
+        try:
+            return value if isinstance(value, int) else number(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

@@ -14,7 +14,9 @@ from rota.client.wire import quote
 
 if TYPE_CHECKING:
     from rota.client.model.access import Token, Whoami
+    from rota.client.model.calibration import Calibration
     from rota.client.model.cluster import Capacity, Job, Node, Queue, Usage
+    from rota.client.model.reservation import Reservation
     from rota.client.model.run import Eta, Explanation, LogChunk, Run
     from rota.client.model.sweep import Sweep
 
@@ -148,8 +150,13 @@ def explain(run_id: str) -> Call[Explanation]:
 
 
 def eta(run_id: str) -> Call[Eta]:
-    """When a run is expected to start."""
+    """When a run is expected to start, how sure that is, and what would start it sooner."""
     return Call("GET", f"/runs/{_id('run_id', run_id)}/eta", _eta)
+
+
+def calibration() -> Call[Calibration]:
+    """How predictions of starts and of run times did so far."""
+    return Call("GET", "/calibration", _calibration)
 
 
 def workspace(run_id: str) -> Call[Json]:
@@ -248,6 +255,42 @@ def usage(*, since: float | None = None, until: float | None = None) -> Call[lis
     return Call("GET", "/usage", _usage, query=query)
 
 
+def reservations(*, since: float | None = None, until: float | None = None) -> Call[list[Reservation]]:
+    """What is reserved, by start: all of it, or what has a part between two moments in seconds since 1970."""
+    said = {"from": since, "until": until}
+    query = {name: repr(given.number(name, at)) for name, at in said.items() if at is not None}
+    return Call("GET", "/reservations", _reservations, query=query)
+
+
+def reserve(
+    gpus: int,
+    *,
+    start: float | None = None,
+    for_s: float | None = None,
+    until: float | None = None,
+    gpu_type: str = "",
+    nodes: int = 0,
+    name: str = "",
+    users: Sequence[str] = (),
+    dry_run: bool = False,
+    idempotency_key: str = "",
+) -> Call[Reservation]:
+    """Keep GPUs from `start` (seconds since 1970; now, if not given) for so many seconds, or until then.
+    `users` may use them besides you. A run uses them with `submit(..., reservation=its id)`."""
+    times = {"from": start, "for_seconds": for_s, "until": until}
+    body: dict[str, Any] = {field: given.number(field, value) for field, value in times.items() if value is not None}
+    more = {"gpu_type": gpu_type, "nodes": nodes, "name": name, "users": given.words("users", users)}
+    body |= {"gpus": gpus, **{field: value for field, value in more.items() if value}}
+    key = idempotency_key or new_key()
+    return Call("POST", "/reservations", _reservation, query=_dry(dry_run), body=body, key=key)
+
+
+def cancel_reservation(reservation_id: str, *, dry_run: bool = False) -> Call[Json]:
+    """Give it up. What runs on its GPUs runs on."""
+    where = f"/reservations/{_id('reservation_id', reservation_id)}"
+    return Call("DELETE", where, _object, query=_dry(dry_run))
+
+
 def policy() -> Call[Json]:
     """How is scheduled."""
     return Call("GET", "/orchestrator/status", lambda data: _object(_object(data)["policy"]))
@@ -332,6 +375,12 @@ def _eta(data: Any) -> Eta:
     return eta(data)
 
 
+def _calibration(data: Any) -> Calibration:
+    from rota.client.model.calibration import calibration
+
+    return calibration(data)
+
+
 def _log_chunk(data: Any) -> LogChunk:
     from rota.client.model.run import log_chunk
 
@@ -366,6 +415,18 @@ def _usage(data: Any) -> list[Usage]:
     from rota.client.model.cluster import usage
 
     return usage(data)
+
+
+def _reservation(data: Any) -> Reservation:
+    from rota.client.model.reservation import reservation
+
+    return reservation(data)
+
+
+def _reservations(data: Any) -> list[Reservation]:
+    from rota.client.model.reservation import reservations
+
+    return reservations(data)
 
 
 def _sweep(data: Any) -> Sweep:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 
 _OF_BOTH = frozenset(
     """
-    account checkpoint_signal chat_session_id cpus depends_on env estimated_duration_seconds gpu_count gpu_memory_gb
-    gpu_type grace_seconds max_retries memory_gb nodes preemptible priority retry_failures span tags terminal
-    time_limit_seconds umask user workspace
+    account checkpoint_signal chat_session_id cpus depends_on env estimated_duration_seconds filler gpu_count
+    gpu_memory_gb gpu_type grace_seconds max_retries memory_gb nodes preemptible priority reservation retry_failures
+    span tags terminal time_limit_seconds umask user warn_seconds warn_signal workspace
     """.split()  # noqa: SIM905 - one word a line would be thirty
 )
 OF_A_RUN = _OF_BOTH | {"gpuwrap_config", "origin_alert_id", "parent_run_id", "sweep_id"}

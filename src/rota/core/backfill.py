@@ -14,26 +14,30 @@ from rota.core.board import Board
 from rota.core.place import place
 from rota.core.plan import Reserve
 from rota.core.resources import Placement, Request, Slice, lowest
+from rota.core.run import Run
 from rota.core.snapshot import Snapshot
+from rota.core.zones import Zones
 
 
 def reserve(
-    snap: Snapshot, board: Board, run_id: str, request: Request, started: list[tuple[float, Placement]]
+    snap: Snapshot, board: Board, run: Run, started: list[tuple[float, Placement]], zones: Zones | None = None
 ) -> Reserve | None:
     """`started` are the starts of this very pass with their expected ends. None = not even when all of it has ended.
 
     Most ends change nothing for a wide request, so they are only counted; the board is brought up to date and asked
     when enough nodes have enough GPUs for the first time, and then at each further node.
     """
+    request = run.spec.request
+    calendar = zones if zones is not None and zones.calendar else None
     share, nodes = _least(request, board)
     index, fit = board.layout.index, board.layout.fits(request)
     free = [mask & good for mask, good in zip(board.free, fit, strict=True)]
     ready = sum(mask.bit_count() >= share for mask in free)
     later: Board | None = None
     pending: list[Placement] = []
-    for end, placement in _ends(snap, started):
+    for end, placement in _ends(snap, started, calendar):
         pending.append(placement)
-        news = False
+        news = not placement  # a reservation begins or ends
         for part in placement:
             n = index.get(part.node, -1)
             if n < 0:
@@ -51,16 +55,27 @@ def reserve(
             for given in pending:
                 later.give(given)
         pending.clear()
-        spot = place(later, request)
-        if spot is not None:
-            return Reserve(run_id, max(end, snap.now), _prefer_busy(spot, board, later, request))
+        at = max(end, snap.now)
+        seen = later if calendar is None else _seen(calendar, run, at, later)
+        spot = None if seen is None else place(seen, request)
+        if spot is not None and seen is not None:
+            return Reserve(run.id, at, _prefer_busy(spot, board, seen, request))
     return None
 
 
-def _ends(snap: Snapshot, started: list[tuple[float, Placement]]) -> Iterable[tuple[float, Placement]]:
-    if not started:
+def _seen(zones: Zones, run: Run, at: float, later: Board) -> Board | None:
+    """What the run may have of a board, if it begins then."""
+    zone = zones.of(run, at)
+    return None if zone is None else zones.seen(later, zone)
+
+
+def _ends(
+    snap: Snapshot, started: list[tuple[float, Placement]], zones: Zones | None
+) -> Iterable[tuple[float, Placement]]:
+    if not started and zones is None:
         return snap.timeline.given_back()
-    return sorted([*snap.timeline.given_back(), *started], key=lambda entry: entry[0])
+    edges: list[tuple[float, Placement]] = [] if zones is None else [(at, ()) for at in zones.edges()]
+    return sorted([*snap.timeline.given_back(), *started, *edges], key=lambda entry: entry[0])
 
 
 def _least(request: Request, board: Board) -> tuple[int, int]:

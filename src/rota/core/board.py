@@ -39,6 +39,7 @@ class Layout:
             kind = Kind(tuple((gpu.index, gpu.type.lower(), gpu.memory_gb) for gpu in node.gpus))
             self.kind_of.append(kinds.setdefault(kind, len(kinds)))
         self.kinds = tuple(kinds)
+        self.gpus = sum(len(node.gpus) for node in self.nodes)
         self.max_gpus = max((len(kind.gpus) for kind in self.kinds), default=0)
         self._eligible: dict[Request, tuple[tuple[int, int], ...]] = {}
         self._fits: dict[Request, list[int]] = {}
@@ -81,9 +82,9 @@ class Board:
         self.free: list[int] = list(layout.usable)
         self.cpus: list[int] = [node.cpus for node in layout.nodes]
         self.memory_kib: list[int] = [kib(node.memory_gb) for node in layout.nodes]
-        self._fill_buckets()
+        self.refill()
 
-    def _fill_buckets(self) -> None:
+    def refill(self) -> None:
         layout = self.layout
         counts = [mask.bit_count() for mask in self.free]
         self.free_gpus = sum(counts[n] for n in layout.open)
@@ -137,7 +138,15 @@ class Board:
                 if part.cpus or part.memory_gb:
                     twin.cpus[n] += part.cpus
                     twin.memory_kib[n] += kib(part.memory_gb)
-        twin._fill_buckets()
+        twin.refill()
+        return twin
+
+    def with_free(self, free: list[int]) -> Board:
+        """A copy on which other GPUs are free."""
+        twin = Board.__new__(Board)
+        twin.layout, twin.free = self.layout, free
+        twin.cpus, twin.memory_kib = self.cpus.copy(), self.memory_kib.copy()
+        twin.refill()
         return twin
 
     def holds(self, part: Slice) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rota.core import order
 from rota.core.board import kib
 from rota.core.node import Node
+from rota.core.reservation import by_start, collisions
 from rota.core.resources import Placement, Slice, gpu_count
 from rota.core.run import ACTIVE, ENDED, WAITING, Run, RunState
 from rota.core.state import State
@@ -23,6 +24,7 @@ def check(state: State) -> list[str]:
         *_counts(state, waiting, active),
         *_queue(state, waiting),
         *_loads(state, [*waiting, *active]),
+        *_reservations(state),
     ]
 
 
@@ -133,6 +135,17 @@ def _loads(state: State, runs: list[Run]) -> Iterator[str]:
     for user in sorted(loads.keys() | state.load.keys()):
         if loads.get(user) != state.load.get(user):
             yield f"load of {user}: {state.load.get(user)}, there is {loads.get(user)}"
+
+
+def _reservations(state: State) -> Iterator[str]:
+    """A GPU is kept for at most one at a time, and a promise has a beginning and an end."""
+    for one, other in collisions(state.calendar):
+        yield f"reservations {one.id} and {other.id} keep the same GPU at the same time"
+    for key, one in state.reservations.items():
+        if key != one.id or not one.start < one.end or not one.gpus:
+            yield f"reservation {key}: {one}"
+    if state.calendar != by_start(state.reservations.values()):
+        yield "the calendar is not the reservations by their start"
 
 
 def _placement(state: State, run_id: str) -> Placement | None:

@@ -3,36 +3,45 @@
 One pass, in policy order:
 
 1. Runs start as long as they can be placed.
-2. The first that cannot gets a reservation: the earliest moment at which it will fit (backfill.reserve). With
-   preemption on, it may instead stop less important work that said it may be stopped.
-3. Behind the reservation others still start if they will be done by then, or keep off the reserved GPUs.
-4. The pass ends when nothing is free, the depth is used up, or nobody is left.
+2. One that cannot may stop less urgent work that said it may be stopped (core/preempt.py). What is free of the room
+   that is being made for it is kept for it.
+3. The first that can do neither gets a reservation: the earliest moment at which it will fit (backfill.reserve).
+4. Behind it others still start if they will be done by then, keep off the reserved GPUs, or can be stopped when the
+   time comes. Under conservative backfill everybody who waits has a reservation instead (core/conservative.py).
+5. Fillers come last, on whatever nobody else could use.
+6. The pass ends when nothing is free, the depth is used up, or nobody is left.
 
 Resources only shrink during a pass, so a shape that could not be placed once is never tried again, and a pass over a
-hundred thousand waiting runs touches few of them.
+hundred thousand waiting runs touches few of them. Where GPUs are reserved by people, each run sees only those that it
+may have (core/zones.py).
 """
 
 from __future__ import annotations
 
+import math
 from heapq import heapify, heappop, heappush
 
-from rota.core import preempt
 from rota.core.backfill import exchange, outside, reserve
 from rota.core.board import Board
+from rota.core.conservative import Profile
 from rota.core.order import Key
 from rota.core.place import place
 from rota.core.plan import Plan, Preempt, Reserve, Start
+from rota.core.policies import auto, las
 from rota.core.policy import Backfill, Ordering
+from rota.core.preempt import Making, Stopping
+from rota.core.progress import bound_s, left_of
 from rota.core.queue import Lane
 from rota.core.quota import Over, over
-from rota.core.resources import Placement
+from rota.core.resources import Placement, Slice
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
-from rota.core.usage import Load, Usage
+from rota.core.usage import Load, Shares
+from rota.core.zones import EVERYWHERE, Zone, Zones
 
-PREEMPTION_TRIES = 8  # blocked runs per pass for which victims are looked for
+PREEMPTION_TRIES = 64  # blocked shapes per pass for which victims are looked for
 
-Entry = tuple[float, Key, str, Lane, int]  # share of the user, key, run, its lane and its place there
+Entry = tuple[float, Key, str, Lane, int]  # standing or share, key, run, its lane and its place there
 
 
 def decide(snap: Snapshot) -> Plan:
@@ -45,26 +54,34 @@ class _Pass:
     def __init__(self, snap: Snapshot) -> None:
         self.snap = snap
         self.policy = snap.policy
-        self.board = snap.board.copy()
+        self.zones = Zones(snap)
+        self.board = self.zones.main
         self.outside: Board | None = None  # what is left beside the reservation
         self.reserve: Reserve | None = None
+        self.profile: Profile | None = None  # under conservative backfill, from the first that cannot start
+        self.newest: int | None = None  # of those that run, the last to have come
         self.starts: list[Start] = []
         self.ends: list[tuple[float, Placement]] = []  # of this pass's starts
-        self.preempts: tuple[Preempt, ...] = ()
-        self.preempt_tries = PREEMPTION_TRIES if self.policy.preemption else 0
-        self.unplaceable: set[int] = set()  # shapes
-        self.too_long: set[int] = set()  # shapes that fit only into the reservation's hole
+        self.preempts: list[Preempt] = []
+        self.stopping: Stopping | None = None
+        able = self.policy.preemption or any(snap.runs[run_id].spec.filler for run_id in snap.stoppable)
+        self.tries = PREEMPTION_TRIES if snap.stoppable and able else 0
+        self.firm: dict[tuple[int, Zone], int] = {}  # shapes for which nobody can be stopped, up to which priority
+        self.unplaceable: set[tuple[int, Zone]] = set()
+        self.too_long: set[tuple[int, Zone]] = set()  # shapes that fit only into the reservation's hole
         self.closed: set[str] = set()  # users at their limit of runs
         self.in_group: dict[str, int] = {}  # active runs of capped groups, with this pass's starts
         self.load: dict[str, Load] = {}
-        self.share: dict[str, float] = {}
-        self.fair = self.policy.ordering is Ordering.FAIR_SHARE
+        self.ordering = self.policy.ordering
+        self.moves = self.ordering is Ordering.FAIR_SHARE  # a start changes who is next
+        self.shares = Shares(snap.usage, snap.load, snap.now, self.policy.half_life_s, snap.board.layout.gpus)
         self.room = self.policy.max_concurrent - snap.active if self.policy.max_concurrent else 1 << 62
         self.depth = self.policy.backfill_depth
         self.examined = 0
         self.stopped = False
 
     def run(self) -> Plan:
+        self.clear_reservations()
         heap: list[Entry] = []
         needs_gpu = True
         for lane in self.snap.queue.lanes():
@@ -76,59 +93,95 @@ class _Pass:
         while heap and self.room > 0 and not self.stopped:
             if needs_gpu and self.used_up():
                 break
-            share, key, run_id, lane, at = heappop(heap)
-            if self.fair:
+            standing, key, run_id, lane, at = heappop(heap)
+            if self.moves:
                 fresh = self.entry(lane, at)
-                if fresh[:2] != (share, key):  # somebody started something since
+                if fresh[:2] != (standing, key):  # somebody started something since
                     heappush(heap, fresh)
                     continue
-            if self.consider(self.snap.runs[run_id], lane):
+            if self.consider(self.snap.runs[run_id], lane, standing):
                 following = self.next_in(lane, at + 1)
                 if following < len(lane.runs):
                     heappush(heap, self.entry(lane, following))
-        return Plan(self.snap.version, tuple(self.starts), self.preempts, self.reserve, self.examined)
+        return Plan(
+            self.snap.version,
+            tuple(self.starts),
+            tuple(self.preempts),
+            self.reserve,
+            self.examined,
+            self.look_again_at(),
+        )
 
+    # -- in which order ---------------------------------------------------------------------------------------------
     def entry(self, lane: Lane, at: int) -> Entry:
         key, run_id = lane.runs[at]
-        share = self.share_of(lane.user)
-        past = self.snap.runs[run_id].past
-        if past and past[-1].for_run in self.snap.queue:
+        run = self.snap.runs[run_id]
+        standing = self.standing_of(lane, key, run)
+        past = run.past
+        if past and past[-1].for_run in self.snap.queue and not run.spec.filler:
             # It was stopped for a run that still waits: not before that one, whatever the order says, or the two
             # would stop and start in turns for ever.
             first = self.snap.runs[past[-1].for_run]
             turn, seq = self.snap.queue.key_of(first.id)
-            share, key = max((share, key), (self.share_of(first.user), (turn, seq + 1)))
-        return (share, key, run_id, lane, at)
+            theirs = self.standing_of(self.snap.queue.lane_of(first.id), (turn, seq), first)
+            standing, key = max((standing, key), (theirs, (turn, seq + 1)))
+        return (standing, key, run_id, lane, at)
 
+    def standing_of(self, lane: Lane, key: Key, run: Run) -> float:
+        if run.spec.filler:
+            return math.inf
+        if self.ordering is Ordering.AUTO:
+            return auto.of_lane(self.policy, lane.band, key[0], self.snap.now, self.shares.factor(lane.user))
+        return self.shares.of(lane.user) if self.moves else 0.0
+
+    # -- what becomes of one ----------------------------------------------------------------------------------------
     def used_up(self) -> bool:
         """Nothing is free, and nobody left could change that."""
-        if self.board.free_gpus or self.preempt_tries:
+        if self.board.free_gpus or self.tries:
             return False
         return self.reserve is not None or self.policy.backfill is Backfill.SKIP
 
-    def consider(self, run: Run, lane: Lane) -> bool:
+    def consider(self, run: Run, lane: Lane, standing: float) -> bool:
         """Start it if it can be. False = no other run of this lane can start in this pass either."""
-        if lane.shape in self.unplaceable and not self.preempt_tries:
+        zone = self.zones.of(run)
+        if zone is None or lane.user in self.closed or (lane.group and self.at_cap(lane.group)):
             return False
-        if lane.user in self.closed or (lane.group and self.at_cap(lane.group)):
-            return False
+        where = (lane.shape, zone)
+        full = where in self.unplaceable and self.profile is None  # with a profile everybody is booked
+        if full and self.reserve is not None and (not self.tries or run.priority <= self.firm.get(where, -1)):
+            return self.look_further()
         self.examined += 1
         over_limit = over(self.policy.limits_of(run.user), self.load_of(run.user), lane.request.gpus)
         if over_limit is not Over.NOTHING:
             if over_limit is Over.RUNS:
                 self.closed.add(run.user)
             return False
-        if self.reserve is not None:
-            return self.pass_by(run, lane)
-        spot = None if lane.shape in self.unplaceable else place(self.board, lane.request)
-        if spot is None:
-            self.unplaceable.add(lane.shape)
+        if self.profile is not None or self.was_passed(run):
+            return self.book(run)
+        if self.reserve is not None and not self.may_be_stopped(run):
+            return self.pass_by(run, lane, zone, standing)
+        spot = None if full else place(self.zones.board(zone), lane.request)
+        if spot is not None:
+            self.start(run, spot)
+            return True
+        self.unplaceable.add(where)
+        if self.make_room(run, where, standing):
+            return True
+        if self.reserve is None and not run.spec.filler:
             self.block(run)
-            return False
-        self.start(run, spot)
-        return True
+        return self.look_further()
 
-    def pass_by(self, run: Run, lane: Lane) -> bool:
+    def look_further(self) -> bool:
+        """One could not be placed. The next of its lane is of the same shape; it fares better only where GPUs are
+        reserved, and it is done before they are needed. Under conservative backfill everybody is looked at."""
+        self.depth -= 1
+        return (bool(self.zones.calendar) and self.depth > 0) or self.profile is not None
+
+    def may_be_stopped(self, run: Run) -> bool:
+        """It need not keep off a reservation: whoever has that is more urgent, and can stop it when the time comes."""
+        return run.spec.filler or (self.ordering is Ordering.AUTO and self.policy.preemption and run.spec.saves)
+
+    def pass_by(self, run: Run, lane: Lane, zone: Zone, standing: float) -> bool:
         """Behind the reservation: only what does not delay it."""
         assert self.reserve is not None
         assert self.outside is not None
@@ -136,45 +189,47 @@ class _Pass:
         if self.depth < 0:
             self.stopped = True
             return False
-        if lane.shape in self.unplaceable:
-            self.try_preempt(run)
-            return False
+        where = (lane.shape, zone)
+        if where in self.unplaceable:
+            return self.make_room(run, where, standing)
         if self.snap.now + bound_s(run) <= self.reserve.at:
-            spot = place(self.board, lane.request)
+            spot = place(self.zones.board(zone), lane.request)
             if spot is None:
-                self.unplaceable.add(lane.shape)
-                self.try_preempt(run)
-                return False
+                self.unplaceable.add(where)
+                return self.make_room(run, where, standing)
             self.start(run, spot)
             request = self.snap.runs[self.reserve.run_id].spec.request
             self.reserve = exchange(self.reserve, request, spot, self.board, self.outside)
             return True
-        spot = None if lane.shape in self.too_long else place(self.outside, lane.request)
+        free = self.outside if zone == EVERYWHERE else self.zones.seen(self.outside, zone)
+        spot = None if where in self.too_long else place(free, lane.request)
         if spot is None:
-            self.too_long.add(lane.shape)
+            self.too_long.add(where)
         else:
             self.start(run, spot)
         return True
 
     def next_in(self, lane: Lane, at: int) -> int:
         """Where to look next in a lane; long runs of a shape that only fits into the hole are passed over here."""
-        if self.reserve is None or lane.shape not in self.too_long:
+        if self.reserve is None or (lane.shape, EVERYWHERE) not in self.too_long or self.zones.calendar:
             return at
         window = self.reserve.at - self.snap.now
-        while at < len(lane.runs) and self.depth > 0 and bound_s(self.snap.runs[lane.runs[at][1]]) > window:
+        while at < len(lane.runs) and self.depth > 0:
+            run = self.snap.runs[lane.runs[at][1]]
+            if bound_s(run) <= window or self.may_be_stopped(run):
+                break
             at += 1
             self.depth -= 1
         return at
 
     def block(self, run: Run) -> None:
         """The first that cannot start."""
-        victims = self.try_preempt(run)
-        if victims:
-            return
         if self.policy.backfill is Backfill.NONE:
             self.stopped = True
-        elif self.policy.backfill is Backfill.EASY or victims is not None:
-            self.reserve = reserve(self.snap, self.board, run.id, run.spec.request, self.ends)
+        elif self.policy.backfill is Backfill.CONSERVATIVE:
+            self.book(run)
+        elif self.policy.backfill is Backfill.EASY:
+            self.reserve = reserve(self.snap, self.board, run, self.ends, self.zones)
             if self.reserve is not None:
                 self.outside = outside(self.board, self.reserve)
                 # it will need its user's share of the limits then: those who pass must leave it that
@@ -183,33 +238,104 @@ class _Pass:
                 load.gpus += run.spec.request.gpus
                 self.join_group(run.spec.group)
 
-    def try_preempt(self, run: Run) -> tuple[Preempt, ...] | None:
-        """As preempt.choose. With victims the pass ends, so that nobody else takes what they give back."""
-        if self.preempt_tries <= 0:
-            return None
-        self.preempt_tries -= 1
-        victims = preempt.choose(self.snap, self.board, run, {p.run_id for p in self.preempts})
-        if victims:
-            self.preempts += victims
-            self.stopped = True
-        return victims
+    def was_passed(self, run: Run) -> bool:
+        """Under conservative backfill: somebody who came later was let by, and what was promised to this one holds."""
+        if self.policy.backfill is not Backfill.CONSERVATIVE or self.ordering is not Ordering.FCFS:
+            return False
+        if self.newest is None:
+            self.newest = max((self.snap.runs[run_id].seq for _, run_id in self.snap.timeline), default=0)
+        return self.newest > run.seq
 
-    def start(self, run: Run, spot: Placement) -> None:
-        self.board.take(spot)
+    def book(self, run: Run) -> bool:
+        """Under conservative backfill: start it if its reservation is for now."""
+        if self.profile is None:
+            self.profile = Profile(self.snap, self.zones, self.ends)
+        self.depth -= 1
+        if self.depth < 0:
+            self.stopped = True
+            return False
+        booked = self.profile.book(run)
+        if booked is None:
+            return False
+        if self.reserve is None and booked.at > self.snap.now:
+            self.reserve = booked  # of the first: what is told to people
+        if booked.at <= self.snap.now:
+            self.start(run, booked.placement)
+        return True
+
+    # -- who has to go ----------------------------------------------------------------------------------------------
+    def make_room(self, run: Run, where: tuple[int, Zone], standing: float) -> bool:
+        """Stop less urgent work for it, or wait for what is stopping already. False = nobody can be stopped for a run
+        of this shape that is no more urgent."""
+        if self.tries <= 0 or run.priority <= self.firm.get(where, -1):
+            return False
+        if self.stopping is None:
+            self.stopping = Stopping(self.snap, self.shares)
+        self.tries -= 1
+        mine = standing if self.ordering is Ordering.AUTO else self.stopping.standing(run)
+        making = self.stopping.choose(self.zones.board(where[1]), run, mine)
+        if making is None:
+            self.firm[where] = run.priority
+            return False
+        self.preempts += making.victims
+        self.keep(making)
+        return True
+
+    def keep(self, making: Making) -> None:
+        """Nobody else gets what is free of the room that is being made."""
+        free = []
+        for part in making.spot:
+            n = self.board.layout.index[part.node]
+            free.append(Slice(part.node, part.gpus & self.board.free[n], part.cpus, part.memory_gb))
+        self.take(tuple(free))
+        assert self.stopping is not None
+        self.stopping.drop(making)
+
+    def clear_reservations(self) -> None:
+        """A reservation begins: what can be stopped on its GPUs is, unless it is the reservation's own."""
+        for one in self.snap.reservations:
+            if not one.active(self.snap.now):
+                continue
+            kept = {part.node: part.gpus for part in one.placement}
+            for run_id in self.snap.stoppable:
+                run = self.snap.runs[run_id]
+                attempt = run.attempt
+                assert attempt is not None
+                there = any(kept.get(part.node, 0) & part.gpus for part in attempt.placement)
+                if there and attempt.stop is None and run.spec.reservation != one.id:
+                    self.preempts.append(Preempt(run_id, attempt.id, one.id))
+
+    def look_again_at(self) -> float | None:
+        moments = []
+        if self.stopping is not None and self.stopping.protected_until is not None:
+            moments.append(self.stopping.protected_until)
+        if self.ordering is Ordering.LAS and len(self.snap.queue) > len(self.starts):
+            for run_id in self.snap.stoppable:
+                at = las.changes_at(self.policy, self.snap.runs[run_id], self.snap.now)
+                if at is not None:
+                    moments.append(at)
+        return min(moments, default=None)
+
+    # -- bookkeeping ------------------------------------------------------------------------------------------------
+    def take(self, spot: Placement) -> None:
+        self.zones.take(spot)
         if self.outside is not None:
             self.outside.take(spot)
+
+    def start(self, run: Run, spot: Placement) -> None:
+        self.take(spot)
         self.starts.append(Start(run.id, spot))
         self.room -= 1
-        gpus = run.spec.request.gpus
-        self.ends.append((self.snap.now + run.expected_s, spot))
+        gpus, expected_s = run.spec.request.gpus, left_of(run)
+        self.ends.append((self.snap.now + expected_s, spot))
         load = self.load.get(run.user)
         if load is None:
             load = self.load[run.user] = self.load_of(run.user).copy()
         load.running += 1
         load.gpus += gpus
         self.join_group(run.spec.group)
-        if self.fair:
-            self.share[run.user] = self.share_of(run.user) + gpus * run.expected_s
+        if self.moves:
+            self.shares.add(run.user, gpus * expected_s)
 
     def at_cap(self, group: str) -> bool:
         cap = self.snap.caps.get(group)
@@ -225,17 +351,3 @@ class _Pass:
 
     def load_of(self, user: str) -> Load:
         return self.load.get(user) or self.snap.load.get(user) or Load()
-
-    def share_of(self, user: str) -> float:
-        if not self.fair:
-            return 0.0
-        known = self.share.get(user)
-        if known is None:
-            usage = self.snap.usage.get(user, Usage())
-            known = self.share[user] = usage.decayed(self.snap.now, self.policy.half_life_s)
-        return known
-
-
-def bound_s(run: Run) -> float:
-    """How long it can take at most, as far as anybody knows."""
-    return run.expected_s if run.spec.time_limit_s is None else run.spec.time_limit_s

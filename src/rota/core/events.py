@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from rota.core import codec
 from rota.core.node import Node
 from rota.core.policy import Policy
+from rota.core.reservation import Reservation
 from rota.core.resources import Placement
 from rota.core.run import Cause, Dependency, Exit, RunState, Spec
 
@@ -39,6 +40,7 @@ class RunSubmitted(RunEvent):
     waiting_on: tuple[Dependency, ...]
     expected_s: float
     expected_from: str
+    belief: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,21 @@ class GroupCapped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationMade(Event):
+    """GPUs are kept for somebody; which ones is part of it."""
+
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationEnded(Event):
+    """Its time is over, or somebody gave it up before."""
+
+    reservation_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPut(Event):
     """A small document of a door was written: a sweep, an alert, a token's hash. No decision reads it."""
 
@@ -194,6 +211,8 @@ TYPES: Mapping[str, type[Event]] = {
         StopRequested,
         AttemptEnded,
         GroupCapped,
+        ReservationMade,
+        ReservationEnded,
         RecordPut,
         NodeSeen,
         NodeRemoved,

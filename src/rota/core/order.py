@@ -1,23 +1,55 @@
-"""Who is next. Every ordering is a static key inside a lane, so that a waiting run is sorted once.
+"""Who is next: which module of core/policies answers, and what a lane shares.
 
-Aging is linear and the same for all, so it never reorders two waiting runs by itself: "priority + waited / aging_s" is
-compared through `submitted_at - priority * aging_s`, which does not change with time. Under it nothing starves: a run
-is overtaken only by runs submitted within a bounded time after it. Only fair share looks at something that moves, the
-usage of a user, and that is the key of the user's lanes, not of each run.
+Every ordering sorts a waiting run once, inside a lane of runs that stay in that order for ever. What moves with time
+(a person's usage, the patience of a run) ranks the lanes against each other, so that a pass looks at one run of each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from rota.core.policies import auto, fair_share, fcfs, las, priority, sjf, srtf
 from rota.core.policy import Ordering, Policy
 from rota.core.run import Run
 
 Key = tuple[float, int]
+Band = tuple[object, ...]
+PLAIN: Band = ()
+
+_KEYS: Mapping[Ordering, Callable[[Policy, Run], Key]] = {
+    Ordering.FCFS: fcfs.key,
+    Ordering.PRIORITY: priority.key,
+    Ordering.SJF: sjf.key,
+    Ordering.FAIR_SHARE: fair_share.key,
+    Ordering.SRTF: srtf.key,
+    Ordering.LAS: las.key,
+    Ordering.AUTO: auto.key,
+}
+MOVING = frozenset({Ordering.SRTF, Ordering.LAS, Ordering.AUTO})  # those that have a standing
 
 
 def key(policy: Policy, run: Run) -> Key:
-    """Smaller is earlier."""
-    if policy.ordering is Ordering.FCFS:
-        return (float(run.seq), run.seq)
-    if policy.ordering is Ordering.SJF:
-        return (run.expected_s + policy.sjf_aging * run.submitted_at, run.seq)
-    return (run.submitted_at - run.priority * policy.aging_s, run.seq)
+    """Smaller is earlier; within a lane."""
+    return _KEYS[policy.ordering](policy, run)
+
+
+def band(policy: Policy, run: Run) -> Band:
+    """What runs of one lane share besides person, shape and sweep."""
+    spec = run.spec
+    kind: Band = auto.band(policy, run) if policy.ordering is Ordering.AUTO else PLAIN
+    if spec.filler or spec.reservation:
+        return (*kind, spec.filler, spec.reservation)
+    return kind
+
+
+def standing(policy: Policy, run: Run, now: float, share: float) -> float:
+    """How urgent a run is that waits or runs, where the ordering knows; smaller is more urgent."""
+    match policy.ordering:
+        case Ordering.AUTO:
+            return auto.standing(policy, run, now, share)
+        case Ordering.SRTF:
+            return srtf.standing(policy, run, now)
+        case Ordering.LAS:
+            return las.standing(policy, run, now)
+        case _:
+            raise ValueError(f"{policy.ordering} has no standing")

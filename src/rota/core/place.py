@@ -140,3 +140,17 @@ def _spread(board: Board, request: Request, eligible: Eligible) -> Placement | N
         if not left:
             return tuple(_slice(board, n, request, c) for n, c in sorted(parts))
     return None
+
+
+def shares(layout: Layout, request: Request) -> tuple[int, ...]:
+    """How many GPUs it needs on how many nodes; () = that may turn out this way or that."""
+    if request.span or not request.gpus or request.cpus or request.memory_gb:
+        return ()
+    if request.nodes:
+        share, uneven = divmod(request.gpus, request.nodes)
+        return () if uneven else (share,) * request.nodes
+    largest = _largest(layout, layout.eligible(request))
+    if not largest:
+        return ()
+    full, rest = divmod(request.gpus, largest)
+    return (largest,) * full + ((rest,) if rest else ())

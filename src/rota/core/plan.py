@@ -17,7 +17,7 @@ class Start:
 class Preempt:
     run_id: str
     attempt_id: str
-    for_run: str
+    for_run: str  # or the reservation that begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +36,4 @@ class Plan:
     preempts: tuple[Preempt, ...] = ()
     reserve: Reserve | None = None
     examined: int = 0  # runs looked at
+    look_again_at: float | None = None  # something will be different then though nothing happens: who is protected, say

@@ -11,13 +11,21 @@ DAY_S = 24 * HOUR_S
 
 
 class Ordering(StrEnum):
+    """Who is next; each is a module of core/policies."""
+
     FCFS = "fcfs"
     PRIORITY = "priority"
     SJF = "sjf"
     FAIR_SHARE = "fair_share"
+    SRTF = "srtf"
+    LAS = "las"
+    AUTO = "auto"
 
 
 class Backfill(StrEnum):
+    """Who may pass one that waits for room."""
+
+    CONSERVATIVE = "conservative"  # everybody who waits has a reservation; others pass only if they delay none
     EASY = "easy"  # a reservation for the first that cannot start; others pass only if they do not delay it
     SKIP = "skip"  # whatever fits starts; wide runs may wait long
     NONE = "none"  # strictly in order
@@ -34,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    ordering: Ordering = Ordering.PRIORITY
+    ordering: Ordering = Ordering.AUTO
     backfill: Backfill = Backfill.EASY
     backfill_depth: int = 500  # runs looked at per pass behind the reservation
     max_concurrent: int = 0  # active runs in all; 0 = no limit
@@ -45,7 +53,13 @@ class Policy:
     sjf_aging: float = 0.1  # under sjf a second of waiting is worth this many seconds of expected time
     half_life_s: float = 7 * DAY_S  # of used GPU-seconds under fair_share
     default_expected_s: float = 4 * HOUR_S  # when nothing at all is known
-    preemption: bool = False
+    preemption: bool = True  # runs that said they may be stopped are, for others that are more urgent
+    corrects: bool = True  # what was declared is corrected by what runs declared alike turned out to take
+    margin: float = 1.25  # under srtf, las and auto: by how much more urgent one must be to stop another
+    min_run_s: float = 60.0  # nobody is stopped sooner than this after a start
+    restart_cost_s: float = 60.0  # GPU time believed to be lost with every stop
+    patience: float = 0.75  # under auto: after waiting this share of its declared time a run is twice as urgent
+    max_reserved_gpu_s: float = 64 * HOUR_S  # that one person may have reserved at a time; admins: no bound
     auto_retry: bool = True
     retry_base_s: float = 5.0
     retry_cap_s: float = 600.0
@@ -63,6 +77,11 @@ _AT_LEAST: Mapping[str, float] = {
     "sjf_aging": 0,
     "half_life_s": 60,
     "default_expected_s": 1,
+    "margin": 1,
+    "min_run_s": 0,
+    "restart_cost_s": 0,
+    "patience": 1e-3,
+    "max_reserved_gpu_s": 0,
     "retry_base_s": 0,
     "retry_cap_s": 0,
 }

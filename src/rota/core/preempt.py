@@ -1,58 +1,224 @@
-"""Whom to stop so that a more important run can start: only work that said it may be stopped, least important first.
+"""Whom to stop so that a more urgent run can start: only work that said it may be stopped, and as little as possible.
 
-Among victims of one priority the newest goes first, since it loses the least work. Victims that turn out not to be
-needed are spared. An attempt that is already stopping is never stopped twice: its GPUs count as coming back.
+Who is more urgent depends on the ordering. Where it has a standing (srtf, las, auto), one may be stopped whose standing
+is worse by `margin`, if it keeps its work in checkpoints; under every ordering, whatever is preemptible may be stopped
+for a higher priority; and a filler is stopped for anybody. For one of its own priority nobody is stopped within
+`min_run_s` of a start. An attempt that is already stopping is never stopped twice: its GPUs count as coming back.
+
+Of those who may be stopped, the fewest GPU-seconds lost are wanted: node by node the least urgent are taken until the
+run would fit, and the node is chosen where that costs least.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
+from rota.core import order
 from rota.core.board import Board
-from rota.core.place import place
+from rota.core.place import place, shares
 from rota.core.plan import Preempt
-from rota.core.run import Run
+from rota.core.resources import Placement, Request, gpu_count
+from rota.core.run import Attempt, Run
 from rota.core.snapshot import Snapshot
+from rota.core.usage import Shares
+
+INFINITE = math.inf
 
 
-def choose(snap: Snapshot, board: Board, run: Run, taken: set[str]) -> tuple[Preempt, ...] | None:
-    """The victims; () when what is already stopping suffices; None when not even stopping all of them would do."""
+@dataclass(frozen=True, slots=True)
+class Making:
+    """Room that is being made: who is asked to go, and where the run will start then."""
+
+    victims: tuple[Preempt, ...]
+    spot: Placement
+
+
+@dataclass(slots=True)
+class Holder:
+    """Somebody who may be asked to go."""
+
+    run: Run
+    placement: Placement
+    standing: float  # by the ordering; inf = a filler
+    cost: float  # GPU-seconds that stopping it would lose
+
+
+class Stopping:
+    """Who could be stopped in this pass. Made once a run is found blocked."""
+
+    def __init__(self, snap: Snapshot, shares: Shares) -> None:
+        self.snap, self.policy, self._shares = snap, snap.policy, shares
+        self.moving = self.policy.ordering in order.MOVING
+        self.protected_until: float | None = None  # when the next one could be stopped who cannot be now
+        self.going: list[Placement] = []  # what those hold who are stopping
+        self.promised: list[Placement] = []  # and what of that is for somebody already
+        self.fillers: list[Holder] = []
+        self.ranked: list[Holder] = []  # those that a standing tells apart, least urgent first
+        self.plain: list[Holder] = []  # those that only a priority does, lowest first, newest first within one
+        for run_id in snap.stoppable:
+            run = snap.runs[run_id]
+            attempt = run.attempt
+            assert attempt is not None
+            if attempt.stop is not None:
+                continue
+            if run.spec.filler:
+                self.fillers.append(Holder(run, attempt.placement, INFINITE, 0.0))
+            elif self.policy.preemption:
+                self._add(run, attempt)
+        self.ranked.sort(key=lambda one: (-one.standing, one.run.seq))
+        self.plain.sort(key=lambda one: (one.run.priority, -_since(one.run), one.run.seq))
+        for _, run_id in snap.timeline:
+            attempt = snap.runs[run_id].attempt
+            if attempt is not None and attempt.stop is not None:
+                self.going.append(attempt.placement)
+
+    def _add(self, run: Run, attempt: Attempt) -> None:
+        by_standing = self.moving and run.spec.saves
+        lost_s = self.policy.restart_cost_s
+        if not run.spec.saves:
+            lost_s += max(0.0, self.snap.now - attempt.planned_at)
+        standing = self.standing(run) if by_standing else 0.0
+        one = Holder(run, attempt.placement, standing, gpu_count(attempt.placement) * lost_s)
+        (self.ranked if by_standing else self.plain).append(one)
+
+    def standing(self, run: Run) -> float:
+        if not self.moving:
+            return 0.0
+        return order.standing(self.policy, run, self.snap.now, self._shares.factor(run.user))
+
+    def drop(self, making: Making) -> None:
+        """Its victims go, and what they give back is spoken for."""
+        self.promised.append(making.spot)
+        gone = {victim.run_id for victim in making.victims}
+        for holders in (self.fillers, self.ranked, self.plain) if gone else ():
+            self.going += [one.placement for one in holders if one.run.id in gone]
+            holders[:] = [one for one in holders if one.run.id not in gone]
+
+    def choose(self, board: Board, run: Run, standing: float) -> Making | None:
+        """None = not even stopping all who may be stopped would do. No victims = what is stopping already suffices."""
+        able = self._able(run, standing)
+        if not able and not self.going:
+            return None
+        later = board.after(self.going)
+        for promised in self.promised:
+            later.take(promised)
+        spot = place(later, run.spec.request) if self.going else None
+        if spot is not None:
+            return Making((), spot)
+        victims = _cheapest(later, run.spec.request, able) or _greedy(later, run.spec.request, able)
+        if victims is None:
+            return None
+        spot = place(later.after([one.placement for one in victims]), run.spec.request)
+        assert spot is not None
+        return Making(tuple(_preempt(one.run, run) for one in victims), spot)
+
+    def _able(self, run: Run, standing: float) -> list[Holder]:
+        """Who may be stopped for it, least urgent first."""
+        if run.spec.filler:
+            return []
+        able = self.fillers.copy()
+        for one in self.plain:
+            if one.run.priority >= run.priority:
+                break
+            able.append(one)
+        enough = self.policy.margin * standing
+        for one in self.ranked:
+            if one.standing <= enough:
+                break
+            if one.run.priority < run.priority or self._has_had_its_time(one.run):
+                able.append(one)
+        return able
+
+    def _has_had_its_time(self, run: Run) -> bool:
+        # not in the very moment it started either, whatever the policy: two could go on for ever
+        until = max(_since(run) + self.policy.min_run_s, math.nextafter(_since(run), INFINITE))
+        if until <= self.snap.now:
+            return True
+        self.protected_until = until if self.protected_until is None else min(until, self.protected_until)
+        return False
+
+
+def _cheapest(board: Board, request: Request, able: list[Holder]) -> list[Holder] | None:
+    """Node by node; None = so it does not fit, or the request is of a kind that must be tried out."""
+    needs = shares(board.layout, request)
+    if not needs:
+        return None
+    index, fit = board.layout.index, board.layout.fits(request)
+    on: dict[int, list[tuple[Holder, int]]] = {}
+    for one in able:
+        for part in one.placement:
+            n = index.get(part.node, -1)
+            if n >= 0 and part.gpus & fit[n]:
+                on.setdefault(n, []).append((one, (part.gpus & fit[n]).bit_count()))
+    most = max(needs)
+    offers: list[tuple[float, int, int, list[Holder]]] = []
+    for n in range(len(board.free)):
+        free = (board.free[n] & fit[n]).bit_count()
+        if free >= most:
+            offers.append((0.0, free, n, []))
+        elif n in on:
+            chosen = _on_node(on[n], most - free)
+            if chosen is not None:
+                taken, left = chosen
+                offers.append((sum(one.cost for one in taken), left, n, taken))
+    if len(offers) < len(needs):
+        return None
+    offers.sort(key=lambda offer: offer[:3])
+    found = list({one.run.id: one for offer in offers[: len(needs)] for one in offer[3]}.values())
+    later = board.after([one.placement for one in found])
+    if place(later, request) is None:
+        return None
+    if min(needs) < most:  # of the last node less was needed than was looked for
+        _spare(later, request, found)
+    return found
+
+
+def _on_node(candidates: list[tuple[Holder, int]], missing: int) -> tuple[list[Holder], int] | None:
+    """The least urgent first until enough is free, then whoever is not needed is spared; and what is left over."""
+    chosen: list[tuple[Holder, int]] = []
+    for candidate in candidates:
+        chosen.append(candidate)
+        missing -= candidate[1]
+        if missing <= 0:
+            break
+    if missing > 0:
+        return None
+    for candidate in reversed(chosen[:-1]):
+        if missing + candidate[1] <= 0:
+            missing += candidate[1]
+            chosen.remove(candidate)
+    return [one for one, _ in chosen], -missing
+
+
+def _greedy(board: Board, request: Request, able: list[Holder]) -> list[Holder] | None:
+    """Whatever the request is like: the least urgent first until it fits, then whoever is not needed is spared."""
     later = board.copy()
-    candidates: list[Run] = []
-    for _, run_id in snap.timeline:
-        other = snap.runs[run_id]
-        assert other.attempt is not None
-        if other.attempt.stop is not None or run_id in taken:
-            later.give(other.attempt.placement)
-        elif other.spec.preemptible and other.spec.holder is None and other.priority < run.priority:
-            candidates.append(other)
-    if place(later, run.spec.request) is not None:
-        return ()
-    candidates.sort(key=lambda r: (r.priority, -_since(r), r.seq))
-    victims: list[Run] = []
-    for victim in candidates:
-        assert victim.attempt is not None
-        later.give(victim.attempt.placement)
-        victims.append(victim)
-        if place(later, run.spec.request) is not None:
-            return tuple(_preempt(v, run) for v in _spare(later, victims, run))
-    return None
+    victims: list[Holder] = []
+    for one in able:
+        later.give(one.placement)
+        victims.append(one)
+        if place(later, request) is not None:
+            break
+    else:
+        return None
+    _spare(later, request, victims)
+    return victims
+
+
+def _spare(later: Board, request: Request, victims: list[Holder]) -> None:
+    """Take back everyone without whom it still fits, the most urgent first."""
+    for one in reversed(victims.copy()):
+        later.take(one.placement)
+        if place(later, request) is None:
+            later.give(one.placement)
+        else:
+            victims.remove(one)
 
 
 def _since(run: Run) -> float:
     assert run.attempt is not None
     return run.attempt.planned_at
-
-
-def _spare(later: Board, victims: list[Run], run: Run) -> list[Run]:
-    """Take back everyone without whom it still fits, the most valuable first."""
-    needed = list(victims)
-    for victim in reversed(victims[:-1]):
-        assert victim.attempt is not None
-        later.take(victim.attempt.placement)
-        if place(later, run.spec.request) is None:
-            later.give(victim.attempt.placement)
-        else:
-            needed.remove(victim)
-    return needed
 
 
 def _preempt(victim: Run, run: Run) -> Preempt:

@@ -1,7 +1,8 @@
 """The waiting runs that could start now, kept in order as they come and go.
 
-A lane holds the runs of one user, one shape and one group, sorted. Within a lane runs are alike to the placer and to
-the limits, so a pass that finds a lane's first run unplaceable needs to look at no other run of that shape.
+A lane holds the runs of one user, one shape, one group and one band (core/order.py), sorted. Within a lane runs are
+alike to the placer and to the limits, so a pass that finds a lane's first run unplaceable needs to look at no other run
+of that shape.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from rota.core.order import Key
+from rota.core.order import Band, Key
 from rota.core.resources import Request
 
-Place = tuple[str, Request, str]  # user, shape, group
+Place = tuple[str, Request, str, Band]  # user, shape, group, band
 
 
 class Lane:
-    __slots__ = ("group", "place", "request", "runs", "shape", "user")
+    __slots__ = ("band", "group", "place", "request", "runs", "shape", "user")
 
     def __init__(self, place: Place, shape: int, runs: list[tuple[Key, str]]) -> None:
         self.place = place
-        self.user, self.request, self.group = place
+        self.user, self.request, self.group, self.band = place
         self.shape = shape  # a number for the request, cheap to compare and to keep in sets
         self.runs = runs  # (key, run id), first is next
 
@@ -40,11 +41,10 @@ class Queue:
     def lanes(self) -> Iterator[Lane]:
         return iter(self._lanes.values())
 
-    def add(self, run_id: str, user: str, request: Request, key: Key, group: str = "") -> None:
-        place = (user, request, group)
+    def add(self, run_id: str, place: Place, key: Key) -> None:
         lane = self._lanes.get(place)
         if lane is None:
-            shape = self._shapes.setdefault(request, len(self._shapes))
+            shape = self._shapes.setdefault(place[1], len(self._shapes))
             lane = self._lanes[place] = Lane(place, shape, [])
         if not lane.runs or key > lane.runs[-1][0]:
             lane.runs.append((key, run_id))
@@ -79,7 +79,7 @@ class Queue:
         view._lanes = dict(self._lanes)
         rest = [entry for entry in old.runs if entry != (was, run_id)]
         view._lanes[place] = Lane(place, old.shape, rest)
-        there = (old.user, request, old.group)
+        there = (old.user, request, old.group, old.band)
         new = view._lanes.get(there)
         shape = view._shapes.setdefault(request, len(view._shapes))
         runs = sorted([*(new.runs if new else ()), (key, run_id)])
@@ -87,6 +87,9 @@ class Queue:
         if not rest and request != old.request:
             del view._lanes[place]
         return view
+
+    def lane_of(self, run_id: str) -> Lane:
+        return self._lanes[self._where[run_id][0]]
 
     def key_of(self, run_id: str) -> Key:
         return self._where[run_id][1]

@@ -9,11 +9,13 @@ from typing import Any
 from rota.core import events as e
 from rota.core.ids import number_of
 from rota.core.predict import relearn
+from rota.core.progress import gained_s, left_of
 from rota.core.resources import gpu_count
 from rota.core.run import (
     ENDED,
     KEPT_ATTEMPTS,
     Attempt,
+    Cause,
     IllegalTransition,
     PastAttempt,
     Run,
@@ -48,6 +50,7 @@ def _submitted(state: State, event: e.RunSubmitted) -> None:
             submitted_at=event.at,
             expected_s=event.expected_s,
             expected_from=event.expected_from,
+            belief=event.belief,
             waiting_on=event.waiting_on,
             queued_at=None if event.held else event.at,
         )
@@ -88,6 +91,14 @@ def _group_capped(state: State, event: e.GroupCapped) -> None:
         state.caps.pop(event.group, None)
 
 
+def _reservation_made(state: State, event: e.ReservationMade) -> None:
+    state.book(event.reservation)
+
+
+def _reservation_ended(state: State, event: e.ReservationEnded) -> None:
+    state.unbook(event.reservation_id)
+
+
 def _record_put(state: State, event: e.RecordPut) -> None:
     """Nothing: no decision reads a record."""
 
@@ -102,7 +113,8 @@ def _ended(state: State, event: e.RunEnded) -> None:
 def _planned(state: State, event: e.AttemptPlanned) -> None:
     run = state.runs[event.run_id]
     starting = move(run.state, RunState.STARTING)
-    charge = gpu_count(event.placement) * run.expected_s
+    expected_s = left_of(run)
+    charge = gpu_count(event.placement) * expected_s
     state.board.take(event.placement)
     _charge(state, run.user, charge, event.at)
     attempt = Attempt(
@@ -112,7 +124,7 @@ def _planned(state: State, event: e.AttemptPlanned) -> None:
         placement=event.placement,
         planned_at=event.at,
         planned_tick=event.tick,
-        expected_end=event.at + run.expected_s,
+        expected_end=event.at + expected_s,
         charged_gpu_s=charge,
         reported=event.reported,
     )
@@ -159,13 +171,19 @@ def _attempt_ended(state: State, event: e.AttemptEnded) -> None:
         exit=event.exit,
         gpu_s=event.gpu_s,
         for_run=attempt.stop.for_run if attempt.stop is not None else "",
+        stopped_at=attempt.stop.at if attempt.stop is not None else None,
     )
     ended = then in ENDED
+    stop = attempt.stop
+    made_way = stop is not None and stop.cause is Cause.PREEMPTED and then is RunState.QUEUED
+    kept = made_way and run.spec.saves and not event.exit.killed
+    ran_s = ended_at - (attempt.started_at or attempt.planned_at)
     run = replace(
         run,
         state=then,
         attempt=None,
         past=(*run.past, past)[-KEPT_ATTEMPTS:],
+        attained_s=run.attained_s + gained_s(state.policy, attempt.number, ran_s) if kept else run.attained_s,
         retries=run.retries + event.counts,
         not_before=event.not_before,
         ended_at=ended_at if ended else None,
@@ -262,6 +280,8 @@ _RULES: dict[type[e.Event], Callable[[State, Any], None]] = {
     e.StopRequested: _stop_requested,
     e.AttemptEnded: _attempt_ended,
     e.GroupCapped: _group_capped,
+    e.ReservationMade: _reservation_made,
+    e.ReservationEnded: _reservation_ended,
     e.RecordPut: _record_put,
     e.NodeSeen: _node_seen,
     e.NodeRemoved: _node_removed,

@@ -32,13 +32,16 @@ def retry(exit: Exit, run: Run, policy: Policy) -> RetryDecision:
             return RetryDecision(True, "preempted")
         case Cause.TIME_LIMIT:
             limit = "" if run.spec.time_limit_s is None else f" of {run.spec.time_limit_s:g} s"
-            return RetryDecision(False, f"time limit{limit} reached")
+            warned = "; it had been warned" if exit.warned else ""
+            return RetryDecision(
+                False, f"time limit{limit} reached{warned}" + (f"; {exit.message}" if exit.killed else "")
+            )
         case Cause.LOST:
             return _limited(run, policy, exit.message or "its machine or supervisor was lost")
         case Cause.LAUNCH_FAILED:
             return RetryDecision(False, exit.message or "the command could not be started")
         case Cause.EXITED:
-            why = describe(exit)
+            why = describe(exit) + ("; it had been warned of its time limit" if exit.warned else "")
             if run.spec.retry_failures:
                 return _limited(run, policy, why)
             return RetryDecision(False, why)

@@ -70,6 +70,8 @@ class Exit:
     oom: bool = False  # the kernel's OOM killer was seen at work
     started_tick: float | None = None  # CLOCK_BOOTTIME seconds; None = the command never ran
     ended_tick: float | None = None
+    warned: bool = False  # it was told that its time limit was near
+    killed: bool = False  # it had not ended when its grace was over; what it had not saved by then is lost
 
     @property
     def ok(self) -> bool:
@@ -127,13 +129,18 @@ class Spec:
     max_retries: int = 3  # for ends that are not the command's own fault
     retry_failures: bool = False  # run again also when the command itself failed
     preemptible: bool = False
+    saves: bool = False  # it keeps its work in checkpoints: a stop loses little of it
     checkpoint_signal: int = 15
     grace_s: float = 10.0  # from the polite signal to SIGKILL
+    warn_signal: int = 0  # sent before the time limit; 0 = see warning.py
+    warn_s: float | None = None  # how long before; None = see warning.py, 0 = never
+    filler: bool = False  # only where nobody else who waits could run; killed at once for anybody: see filler.py
     terminal: bool = False
     log_cap_bytes: int = 1 << 30
     labels: Mapping[str, str] = field(default_factory=dict)  # the doors' own words about it: chat session, tags, ...
     group: str = ""  # of a sweep: its runs share a cap on how many are active
     holder: Holder | None = None  # a lease: nothing is launched, this process holds what is given
+    reservation: str = ""  # its GPUs come out of this one, in its time; one that is over counts for nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,7 @@ class PastAttempt:
     exit: Exit
     gpu_s: float  # GPU-seconds held, recorded once
     for_run: str = ""  # preempted: whom it made way for
+    stopped_at: float | None = None  # when somebody asked it to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +211,8 @@ class Run:
     why: str = ""  # of the last change that needs a word: hold, requeue, end
     archived_at: float | None = None  # put out of sight by a person
     queued_at: float | None = None  # when it last got into line; None = it never did
+    attained_s: float = 0.0  # of its work, done in earlier attempts and kept by checkpoints
+    belief: tuple[float, ...] = ()  # how long it may take, as points: see belief.py; () = as declared
 
 
 KEPT_ATTEMPTS = 20

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rota.core.board import Board
 from rota.core.policy import Policy
 from rota.core.queue import Queue
+from rota.core.reservation import Reservation
 from rota.core.run import Run
 from rota.core.state import State
 from rota.core.timeline import Timeline
@@ -29,6 +30,8 @@ class Snapshot:
     active: int
     caps: Mapping[str, int]
     groups: Mapping[str, int]  # active runs of each
+    stoppable: Collection[str] = ()  # active runs that said they may be stopped
+    reservations: tuple[Reservation, ...] = ()  # by start
 
 
 def snapshot(state: State, now: float) -> Snapshot:
@@ -48,4 +51,6 @@ def snapshot(state: State, now: float) -> Snapshot:
         active=state.active,
         caps=state.caps,
         groups=state.groups,
+        stoppable=state.stoppable,
+        reservations=state.calendar,
     )

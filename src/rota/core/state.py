@@ -13,6 +13,7 @@ from rota.core.node import Node
 from rota.core.policy import Policy
 from rota.core.predict import History
 from rota.core.queue import Queue
+from rota.core.reservation import Reservation, by_start, next_edge
 from rota.core.resources import gpu_count
 from rota.core.run import ACTIVE, ENDED, Run, RunState
 from rota.core.timeline import Timeline
@@ -36,6 +37,7 @@ class State:
         self.nodes: dict[str, Node] = {}
         self.runs: dict[str, Run] = {}
         self.usage: dict[str, Usage] = {}
+        self.reservations: dict[str, Reservation] = {}  # those to come and those of now
         # indices: derived from the above, rebuilt by index_all()
         self._board: Board | None = Board(Layout(()))  # None = the nodes changed since it was laid
         self.nodes_changed = 0  # how often
@@ -44,6 +46,8 @@ class State:
         self.woken = 0  # how many have ever come out of it
         self.dependents: dict[str, set[str]] = {}  # run id -> who waits for it
         self.timeline = Timeline()  # active runs by expected end
+        self.stoppable: dict[str, None] = {}  # active runs that said they may be stopped, in the order they started
+        self.calendar: tuple[Reservation, ...] = ()  # the reservations, by start
         self.load: dict[str, Load] = {}
         self.groups: dict[str, int] = {}  # group -> how many of its runs are active
         self.active = 0
@@ -87,6 +91,8 @@ class State:
             if run.spec.group:
                 self.groups[run.spec.group] = self.groups.get(run.spec.group, 0) + 1
             self.timeline.put(run.id, attempt.expected_end, attempt.placement)
+            if run.spec.preemptible and run.spec.holder is None:
+                self.stoppable[run.id] = None
             return
         load.queued += 1
         self.waiting += 1
@@ -100,7 +106,8 @@ class State:
                 self._enqueue(run)
 
     def _enqueue(self, run: Run) -> None:
-        self.queue.add(run.id, run.user, run.spec.request, order.key(self.policy, run), run.spec.group)
+        place = (run.user, run.spec.request, run.spec.group, order.band(self.policy, run))
+        self.queue.add(run.id, place, order.key(self.policy, run))
 
     def _unindex(self, run: Run) -> None:
         if run.state in ENDED:
@@ -114,6 +121,7 @@ class State:
             if run.spec.group:
                 self._leave_group(run.spec.group)
             self.timeline.drop(run.id)
+            self.stoppable.pop(run.id, None)
         else:
             load.queued -= 1
             self.waiting -= 1
@@ -152,6 +160,24 @@ class State:
             self.woken += 1
             self._enqueue(self.runs[run_id])
 
+    # -- reservations -------------------------------------------------------------------------------------------------
+    def book(self, reservation: Reservation) -> None:
+        self.reservations[reservation.id] = reservation
+        self.calendar = by_start(self.reservations.values())
+
+    def unbook(self, reservation_id: str) -> None:
+        """It is over. A run that names it names nothing any more, and stands in line like everybody else."""
+        del self.reservations[reservation_id]
+        self.calendar = by_start(self.reservations.values())
+
+    def reservation_of(self, run: Run) -> Reservation | None:
+        """Whose GPUs a run is to have; None = it names none, or one that is over."""
+        return self.reservations.get(run.spec.reservation)
+
+    def next_reservation_edge(self, now: float) -> float | None:
+        """When a reservation next begins or ends: something to decide anew, though nothing happened."""
+        return next_edge(self.calendar, now)
+
     # -- nodes ------------------------------------------------------------------------------------------------------
     def relay(self) -> None:
         """The nodes changed: the board is laid anew when it is next looked at, so that many changes cost one laying."""
@@ -180,6 +206,7 @@ class State:
         """After loading rows: build every index from the facts."""
         for run in self.runs.values():
             self._index(run)
+        self.calendar = by_start(self.reservations.values())
         self.relay()
 
     def fork(self) -> State:
@@ -191,10 +218,12 @@ class State:
         twin.nodes = dict(self.nodes)
         twin.runs = dict(self.runs)
         twin.usage = dict(self.usage)
+        twin.reservations, twin.calendar = dict(self.reservations), self.calendar
         twin._board = self.board.copy()
         twin.queue = self.queue.copy()
         twin.delayed = list(self.delayed)
         twin.dependents = {key: set(waiters) for key, waiters in self.dependents.items()}
         twin.timeline = self.timeline.copy()
+        twin.stoppable = dict(self.stoppable)
         twin.load = {user: load.copy() for user, load in self.load.items()}
         return twin

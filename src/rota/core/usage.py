@@ -7,6 +7,7 @@ before the first of them has used a second; the end trues the charge up.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -34,3 +35,41 @@ class Load:
 
     def copy(self) -> Load:
         return Load(self.queued, self.running, self.gpus)
+
+
+# Under auto a person's usage counts to this power, within these bounds, beside the mean of all who want something
+FAIRNESS = 0.3
+MOST = 4.0
+CALM_S = 3600.0  # and so much of the whole cluster is added to both: who has used next to nothing is as good as another
+
+
+class Shares:
+    """What each person has used, at one moment."""
+
+    def __init__(
+        self, usage: Mapping[str, Usage], load: Mapping[str, Load], now: float, half_life_s: float, gpus: int
+    ) -> None:
+        self._usage, self._load, self._now, self._half_life_s = usage, load, now, half_life_s
+        self._known: dict[str, float] = {}
+        self._factors: dict[str, float] = {}
+        self._calm = CALM_S * max(gpus, 1)
+        self._mean: float | None = None
+
+    def of(self, user: str) -> float:
+        known = self._known.get(user)
+        if known is None:
+            known = self._known[user] = self._usage.get(user, Usage()).decayed(self._now, self._half_life_s)
+        return known
+
+    def add(self, user: str, gpu_s: float) -> None:
+        self._known[user] = self.of(user) + gpu_s
+
+    def factor(self, user: str) -> float:
+        """1 = as much as the others; more = more."""
+        known = self._factors.get(user)
+        if known is None:
+            if self._mean is None:
+                self._mean = sum(self.of(other) for other in self._load) / max(1, len(self._load))
+            ratio = (self.of(user) + self._calm) / (self._mean + self._calm)
+            known = self._factors[user] = min(max(ratio, 1 / MOST), MOST) ** FAIRNESS
+        return known

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from rota.core import events as e
+from rota.core import order
 from rota.core.check import check
+from rota.core.queue import Place
 from rota.core.resources import Request, Slice
-from rota.core.run import Attempt, Cause, Exit, RunState
+from rota.core.run import Attempt, Cause, Exit, Run, RunState
 from rota.core.state import State
 from tests.unit.core.kit import Lab, node
 
@@ -68,16 +70,21 @@ def shuffle_lane(state: State) -> None:
     lane.runs += [((-1e12, 0), "early")]
 
 
+def place_of(state: State, run: Run) -> Place:
+    return (run.user, run.spec.request, run.spec.group, order.band(state.policy, run))
+
+
 def misplace(state: State) -> None:
     run = state.runs[QUEUED]
     state.queue.remove(QUEUED)
-    state.queue.add(QUEUED, run.user, run.spec.request, (5.0, 5))
+    state.queue.add(QUEUED, place_of(state, run), (5.0, 5))
 
 
 def move_lane(state: State, group: str) -> None:
     run, key = state.runs[QUEUED], state.queue.key_of(QUEUED)
     state.queue.remove(QUEUED)
-    state.queue.add(QUEUED, run.user, run.spec.request, key, group)
+    user, request, _, band = place_of(state, run)
+    state.queue.add(QUEUED, (user, request, group, band), key)
 
 
 def bump(path: str, by: int = 1) -> Callable[[State], None]:
@@ -135,11 +142,11 @@ DAMAGES: dict[str, tuple[Callable[[State], object], str]] = {
     "a forgotten dependent": (lambda s: s.dependents.clear(), "dependents"),
     "a dependent of nobody": (lambda s: s.dependents.update(x={BEHIND}), "dependents"),
     "a queued run that is nowhere": (lambda s: s.queue.remove(QUEUED), "in queue False"),
-    "a held run in the queue": (lambda s: s.queue.add(HELD, "ann", Request(), (0.0, 0)), "in queue True"),
-    "a dependent in the queue": (lambda s: s.queue.add(BEHIND, "ann", Request(), (0.0, 0)), "in queue True"),
+    "a held run in the queue": (lambda s: s.queue.add(HELD, ("ann", Request(), "", ()), (0.0, 0)), "in queue True"),
+    "a dependent in the queue": (lambda s: s.queue.add(BEHIND, ("ann", Request(), "", ()), (0.0, 0)), "in queue True"),
     "a run queued and delayed": (lambda s: s.delayed.append((999.0, QUEUED)), "delayed True"),
     "a delayed run that is nowhere": (lambda s: s.delayed.clear(), "delayed False"),
-    "a running run in the queue": (lambda s: s.queue.add(RUNNING, "ann", Request(), (0.0, 0)), "do not wait"),
+    "a running run in the queue": (lambda s: s.queue.add(RUNNING, ("ann", Request(), "", ()), (0.0, 0)), "do not wait"),
     "an ended run that is delayed": (lambda s: s.delayed.append((999.0, ENDED)), "do not wait"),
     "a lane out of order": (shuffle_lane, "not in order"),
     "a run in the wrong place of the queue": (misplace, "stands at"),

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from rota.core import events as e
 from rota.core.decide import decide
-from rota.core.explain import SHOWN, Explanation, describe, explain
+from rota.core.explain import Explanation, explain, obstacle
 from rota.core.policy import Backfill, Limits, Ordering, Policy
+from rota.core.presets import named
+from rota.core.rank import position
+from rota.core.reason import SHOWN, describe
 from rota.core.reduce import reduce
-from rota.core.resources import Request
-from rota.core.run import Cause, Dependency, Exit, Spec, When
+from rota.core.reservation import Reservation
+from rota.core.resources import Request, Slice
+from rota.core.run import Cause, Dependency, Exit, Run, Spec, When
 from rota.core.snapshot import snapshot
 from rota.core.state import State
+from rota.core.times import seconds
 from tests.unit.core.kit import HIGH, LOW, Lab, broken, node, two_by_eight
+
+EASY = named("easy")
 
 
 def asked(lab: Lab, run: str) -> Explanation:
@@ -188,6 +196,57 @@ def test_reservation_names_the_one_it_would_delay():
     assert "reservation" not in codes(lab, head), "nobody delays itself"
 
 
+def test_what_people_reserved_is_named_and_what_would_fit_before_it():
+    lab = Lab(node("a"), policy=EASY)
+    kept = Reservation("r1", "bob", "demo", 3600.0, 9000.0, (Slice("a", 0xFF),), 0.0)
+    lab.tell(e.ReservationMade(at=0.0, reservation=kept))
+    run = lab.submit(2, takes=7200)
+    (reason,) = asked(lab, run).reasons
+    assert (reason.code, reason.until) == ("reserved", 9000)
+    assert "r1" in reason.text
+    assert asked(lab, run).hint == "with a time limit of 59 min it would fit before the reservation and start now"
+    assert started_if(lab, run, time_limit_s=3540.0)
+
+
+def test_who_makes_way_is_named_while_it_does():
+    lab = Lab(node("a"), policy=Policy(ordering=Ordering.PRIORITY, preemption=True))
+    victim = lab.submit(8, preemptible=True, priority=LOW, takes=1e5, grace_s=30.0)
+    lab.step()
+    lab.now = 100.0
+    run = lab.submit(8, priority=HIGH)
+    lab.step()
+    reasons = {reason.code: reason for reason in asked(lab, run).reasons}
+    assert (reasons["stopping"].runs, reasons["stopping"].until) == ((victim,), 130)
+
+
+def test_who_has_only_just_started_is_not_stopped_and_that_is_said():
+    lab = Lab(node("a"), policy=Policy(min_run_s=60.0))
+    young = lab.submit(8, preemptible=True, saves=True, takes=1e6)
+    lab.step()
+    lab.now = 10.0
+    run = lab.submit(8, user="bob", takes=5)
+    reasons = {reason.code: reason for reason in asked(lab, run).reasons}
+    assert (reasons["protected"].runs, reasons["protected"].until) == ((young,), 60)
+    lab.now = 61.0
+    assert [victim.run_id for victim in lab.plan().preempts] == [young], "and then it is"
+
+
+def test_a_filler_says_what_it_waits_for():
+    lab, _ = full(node("a"))
+    run = lab.submit(1, preemptible=True, filler=True, grace_s=0.0, time_limit_s=600.0)
+    assert "filler" in codes(lab, run)
+
+
+def test_why_no_start_can_be_told_is_a_reason_that_time_does_not_take_away():
+    lab, _ = full(node("a"), node("b", drained=True))
+    wide, held = lab.submit(16), lab.submit(held=True)
+    assert "out of service: b" in obstacle(asked(lab, wide))
+    assert obstacle(asked(lab, held)).startswith("held")
+    lab.tell(e.SchedulingPaused(at=0, why="moving racks"))
+    assert "moving racks" in obstacle(asked(lab, wide))
+    assert obstacle(Explanation("x", ())) == ""
+
+
 def test_order_alone_under_the_strict_rule():
     lab, _ = full(node("a"), gpus=4, policy=Policy(backfill=Backfill.NONE))
     head, run = lab.submit(8), lab.submit(1)
@@ -247,24 +306,33 @@ def test_no_hint_that_would_only_delay_the_reservation():
     assert asked(lab, run).hint == "", "four are free, but not for a million seconds"
 
 
+def taken(run: Run, hint: str) -> dict:
+    """The changes of the spec that a hint speaks of."""
+    request = run.spec.request
+    if found := re.fullmatch(r"with a time limit of (.+) it would .*", hint):
+        return {"time_limit_s": seconds(found[1].replace(" ", ""))}
+    if found := re.fullmatch(r"with (\d+) GPUs? there .*", hint):
+        return {"request": replace(request, gpus=int(found[1]))}
+    return {
+        "split over nodes there would be room now": {"request": replace(request, span=True)},
+        "with any type of GPU there would be room now": {"request": replace(request, gpu_type="")},
+        "as preemptible it would start now": {"preemptible": True},
+        "starts in the pass that is under way": {},
+    }[hint]
+
+
 def test_hints_hold_in_all_sorts_of_situations():
     """Whatever the hint, living the history again with the hint taken starts the run."""
-    tried = 0
+    tried: Counter[str] = Counter()
     for seed in range(150):
-        chance = random.Random(seed)
-        lab = muddle(chance)
+        lab = muddle(random.Random(seed))
         for run in list(lab.state.runs.values()):
             hint = asked(lab, run.id).hint
-            if found := re.fullmatch(r"with a time limit of (\d+) s .*", hint):
-                assert started_if(lab, run.id, time_limit_s=float(found[1])), (seed, run.id, hint)
-                tried += 1
-            elif found := re.fullmatch(r"with (\d+) GPUs? .*", hint):
-                fewer = replace(run.spec.request, gpus=int(found[1]))
-                assert started_if(lab, run.id, request=fewer), (seed, run.id, hint)
-                tried += 1
-            elif hint:
-                assert started_if(lab, run.id), (seed, run.id, hint)
-    assert tried > 100, "the situations must be such that hints are given"
+            if hint:
+                assert started_if(lab, run.id, **taken(run, hint)), (seed, run.id, hint)
+                tried[re.sub("[0-9]+ ?(s|min|h)?", "#", hint)] += 1
+    assert tried.total() > 100, "the situations must be such that hints are given"
+    assert len(tried) >= 4, tried
 
 
 def muddle(chance: random.Random) -> Lab:
@@ -275,14 +343,14 @@ def muddle(chance: random.Random) -> Lab:
         limits=chance.choice([Limits(), Limits(), Limits(gpus=6), Limits(running=2)]),
         preemption=chance.random() < 0.2,
     )
-    lab = Lab(node("a"), node("b", gpus=4), policy=policy, checked=False)
+    lab = Lab(node("a"), node("b", gpus=4, kind="A100"), policy=policy, checked=False)
     for n in range(12):
         lab.submit(
-            chance.choice([1, 2, 3, 4, 6, 8, 10]),
             user=chance.choice(["ann", "bob", "cid"]),
             takes=chance.choice([5, 50, 500]) + n / 16,
             priority=chance.choice([1, 2, 3]),
             preemptible=chance.random() < 0.3,
+            request=Request(chance.choice([1, 2, 3, 4, 6, 8, 10]), gpu_type=chance.choice(["", "", "A100", "H100"])),
         )
         if chance.random() < 0.6:
             lab.until(lab.now + chance.choice([0, 1, 20]))
@@ -305,10 +373,15 @@ def test_the_position_is_the_order_in_which_they_start(ordering, seed):
     for n in range(8):
         lab.now += chance.randrange(1, 30)
         waiting.append(lab.submit(user=f"u{n}", takes=chance.randrange(1, 99), priority=chance.choice([LOW, 2, HIGH])))
-    told = sorted(waiting, key=lambda run: asked(lab, run).position or 0)
     assert sorted(asked(lab, run).position or 0 for run in waiting) == list(range(1, 9))
-    lab.until(1e6)
-    assert sorted(waiting, key=lambda run: lab.first_start(run) or 0) == told
+    while waiting:
+        (running,) = lab.active()
+        lab.now = lab.ends_at(running)
+        lab.end(running.id)
+        places = {position(lab.snap(), run): run for run in waiting}
+        lab.step()
+        assert lab.first_start(places[1]) == lab.now, "whoever was next"
+        waiting.remove(places[1])
 
 
 def test_a_request_in_words():

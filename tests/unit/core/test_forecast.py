@@ -7,11 +7,11 @@ import random
 import pytest
 
 from rota.core import events as e
-from rota.core.forecast import OVERRUN_S, forecast
+from rota.core.forecast import forecast
 from rota.core.policy import Backfill, Limits, Ordering, Policy
 from rota.core.resources import Request
 from rota.core.run import Cause, Dependency, Exit, When
-from tests.unit.core.kit import Lab, node, two_by_eight
+from tests.unit.core.kit import Lab, node, spec, two_by_eight
 
 
 def waiting(lab: Lab) -> list[str]:
@@ -92,17 +92,27 @@ def test_while_paused_the_forecast_is_as_if_it_were_resumed_now():
     assert lab.state.paused
 
 
-def test_an_overdue_run_is_believed_to_need_some_more():
+def test_who_has_outlived_what_was_believed_goes_on_as_long_as_others_did_that_came_so_far():
     lab = Lab(node("a"))
     lab.submit(8, takes=1e6, expected=100)
     lab.step()
     run = lab.submit(8)
-    assert forecast(lab.state, 50, [run]) == {run: 100}
-    assert forecast(lab.state, 120, [run]) == {run: 120 + OVERRUN_S}
-    assert forecast(lab.state, 4000, [run]) == {run: 5000}, "a quarter of what it has taken"
+
+    def after(now: float) -> float:
+        return forecast(lab.state, now, [run])[run] - now
+
+    assert after(50) == 50
+    assert 20 < after(120) < 200
+    assert after(4000) == pytest.approx(4000 * (2**0.5 - 1)), "not a minute later for ever"
+    for ran_s in (300, 310, 320, 330):
+        lab.state.history.learn("ann", spec(8), ran_s)
+    assert after(250) == pytest.approx(65, abs=10), "the same command took five minutes and more"
+    assert after(312) < 20
 
 
 def test_looking_ahead_has_an_end():
     lab = Lab(node("a", gpus=1))
     runs = [lab.submit() for _ in range(50)]
-    assert set(forecast(lab.state, 0, runs, max_passes=10)) == set(runs[:10])
+    told = forecast(lab.state, 0, runs, budget=1000)
+    assert 5 < len(told) < 40
+    assert set(told) == set(runs[: len(told)])

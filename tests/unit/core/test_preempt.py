@@ -35,8 +35,8 @@ def numbered(*numbers: int) -> list[str]:
     return [f"{n:012x}" for n in numbers]
 
 
-def test_preemption_is_off_unless_switched_on():
-    lab = busy(node("a"), policy=Policy())
+def test_preemption_can_be_switched_off():
+    lab = busy(node("a"), policy=Policy(preemption=False))
     lab.submit(4, priority=CRITICAL)
     assert victims(lab) == []
 
@@ -120,8 +120,7 @@ def test_an_attempt_that_is_stopping_is_not_stopped_again_and_counts_as_coming_b
     for _ in range(3):
         plan = lab.step()
         assert plan.preempts == ()
-        assert plan.reserve is not None
-        assert (plan.reserve.run_id, plan.reserve.at) == (head, lab.now + 10), "at the end of the grace"
+        assert plan.starts == ()
 
 
 def test_what_was_cancelled_anyway_is_waited_for_instead_of_stopping_more():

@@ -69,6 +69,8 @@ def exit_in(path: str) -> Exit | None:
             oom=record["oom"],
             started_tick=record["started_tick"],
             ended_tick=record["ended_tick"],
+            warned=bool(record.get("warned")),  # older ones do not say
+            killed=bool(record.get("killed")),
         )
     except (KeyError, ValueError, TypeError) as error:  # not written by us: an end all the same
         return Exit(Cause.LOST, message=f"its exit record cannot be read: {error!r}")
@@ -123,6 +125,8 @@ def exit_record(end: Exit) -> Mapping[str, Any]:
         "oom": end.oom,
         "started_tick": end.started_tick,
         "ended_tick": end.ended_tick,
+        "warned": end.warned,
+        "killed": end.killed,
         "boot_id": procs.boot_id(),
     }
 

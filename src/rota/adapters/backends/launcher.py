@@ -155,6 +155,8 @@ def order_frame(order: LaunchOrder) -> bytes:
         "umask": order.umask,
         "account": order.account,
         "time_limit_s": order.time_limit_s,
+        "warn_signal": order.warn_signal,
+        "warn_s": order.warn_s,
         "grace_s": order.grace_s,
         "log_cap_bytes": order.log_cap_bytes,
         "terminal": order.terminal,

@@ -95,6 +95,16 @@ def has_marker(pid: int, attempt_id: str) -> bool:
     return False
 
 
+def catches(pid: int, signum: int) -> bool:
+    """Has it a handler of its own for this signal? One that has none would die of it, or never hear it."""
+    try:
+        status = _read_text(f"/proc/{pid}/status")
+    except OSError:
+        return False  # gone
+    caught = status.partition("\nSigCgt:")[2].split(maxsplit=1)
+    return bool(caught) and bool(int(caught[0], 16) >> (signum - 1) & 1)
+
+
 def send(pid: int, signum: int, check: Callable[[], bool]) -> bool:
     """Signal `pid` if `check()`, made while the process is pinned by a pidfd, still holds. False: nobody was
     signalled."""

@@ -6,9 +6,8 @@ act, the claim, and its last, the exit record, it holds the lock; if it dies in 
 exit record, and that means "lost". After a clean end the same process may carry another attempt (see worker): a fork
 of Python costs more than all the rest.
 
-Signals: a polite end (TERM, INT, HUP, QUIT) goes to every process of the attempt, at any depth. Any other signal is a
-message to the program, such as "write a checkpoint", and goes to the process group of each task, as a terminal would
-do: a helper in a session of its own that never heard of it would only die of it. KILL always reaches everything.
+How it ends: by itself; when a stop says so; or at its time limit, of which it may be warned before. Who is told by
+which signal is in `heard`; when the grace is over, KILL reaches everything.
 
 The pid is recorded, and the start told, once the command has run for BIRTH_S: most of what ends sooner (a typo,
 `true`) never needs it. A stop that comes earlier finds no pid to signal, but is in its file, which is read right
@@ -24,7 +23,7 @@ import os
 import select
 import signal
 
-from rota.adapters.backends import confine, procs, records, task
+from rota.adapters.backends import confine, heard, procs, records, task
 from rota.adapters.backends.logcap import LogCap
 
 TYPE_CHECKING = False
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from rota.adapters.backends.confine import Device, Hierarchies
     from rota.adapters.backends.ptypump import PtyPump
 
-POLITE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 HEARD = frozenset({signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2})
+FINISHED = ".finished"  # in the checkpoint directory: "I was through when you stopped me" (docs/checkpointing.md)
 EXEC_WAIT_S = 1.0  # a hung file system must not hide the attempt
 BIRTH_S = 0.005
 FAR = float("inf")
@@ -67,8 +66,12 @@ class Shim:
         self.refusal: tuple[int, str] | None = None
         self.failure: int | None = None  # wait status of the first task that failed
         self.cause = ""  # why it is being ended, when it is
+        self.ending = (0, 0.0, 0.0)  # by which signal, since when, and with how much grace
         self.kill_at: float | None = None
         self.limit_at: float | None = None
+        self.warn_at: float | None = None
+        self.warned = False
+        self.unheeded = ""  # the words for an end that had to be forced
         self.started_tick: float | None = None
         self.pump: PtyPump | None = None
         self.oom = False
@@ -155,6 +158,8 @@ class Shim:
         self.started_tick = tick
         if self.order["time_limit_s"] is not None:
             self.limit_at = tick + self.order["time_limit_s"]
+            if self.order["warn_signal"]:
+                self.warn_at = max(tick, self.limit_at - self.order["warn_s"])
 
     def _announce(self, started: float) -> bool:
         if self._read_refusals():
@@ -166,7 +171,7 @@ class Shim:
             recorded = False  # a full disk must not cost the job its life; until then, stops are looked for
         self._nudge()
         # From here a stop finds our pid; one written before it is in the file. So this look misses none.
-        self._read_stop()
+        self._look_for_stop()
         return recorded
 
     def _publish_pid(self, tick: float) -> None:
@@ -236,15 +241,19 @@ class Shim:
             if now >= look_at:
                 look_at = now + self.cap.check()
             until = min(look_at, self._next_deadline(), announce_at)
-            heard = signal.sigtimedwait(HEARD, max(0.0, until - now))
-            if heard is not None and heard.si_signo == signal.SIGUSR1:
-                self._reap()  # a task that ended before the stop was seen ended by itself
-                if self.tasks:
-                    self._read_stop()
+            came = signal.sigtimedwait(HEARD, max(0.0, until - now))
+            if came is not None and came.si_signo == signal.SIGUSR1:
+                self._look_for_stop()
+
+    def _look_for_stop(self) -> None:
+        self._reap()  # a task that ended before the stop was seen ended by itself
+        if self.tasks:
+            self._read_stop()
 
     def _next_deadline(self) -> float:
-        at = self.kill_at if self.kill_at is not None else self.limit_at
-        return FAR if at is None else at
+        if self.kill_at is not None:
+            return self.kill_at
+        return min(FAR if at is None else at for at in (self.warn_at, self.limit_at))
 
     def _reap(self) -> bool:
         """Collect the dead, ours and those that fell to us. False when there is no child left at all."""
@@ -261,11 +270,24 @@ class Shim:
                     self._end("", signal.SIGTERM, self.order["grace_s"])  # the gang stands or falls together
 
     def _check_deadlines(self, now: float) -> None:
-        if self.kill_at is None and self.limit_at is not None and now >= self.limit_at:
+        if self.kill_at is not None:
+            if now >= self.kill_at:
+                self.unheeded = self.unheeded or self._unheeded()
+                self._kill_all()
+                self.kill_at = now + 0.05  # again, until all are gone
+        elif self.limit_at is not None and now >= self.limit_at:
             self._end("time_limit", signal.SIGTERM, self.order["grace_s"])
-        elif self.kill_at is not None and now >= self.kill_at:
-            self._kill_all()
-            self.kill_at = now + 0.05  # again, until all are gone
+        elif self.warn_at is not None and now >= self.warn_at:
+            self.warn_at = None
+            self.warned = heard.message(self.order["warn_signal"])
+            if not self.warned:
+                self._note(f"not warned of its limit: nothing handles {heard.name(self.order['warn_signal'])}")
+
+    def _unheeded(self) -> str:
+        signum, since, grace_s = self.ending
+        if not self.cause or signum == signal.SIGKILL or grace_s <= 0:
+            return ""  # it was never asked
+        return heard.unheeded(signum, min(grace_s, procs.boottime() - since))
 
     def _read_stop(self) -> None:
         stop = records.read(f"{self.directory}/stop")
@@ -276,36 +298,15 @@ class Shim:
             self._end(cause, int(stop["signal"]), grace)
             return
         self.kill_at = min(self.kill_at, procs.boottime() + grace)  # a second order may only hasten the end
+        self.ending = (*self.ending[:2], self.kill_at - self.ending[1])
         if cause == "cancelled" and self.cause in ("preempted", ""):
             self.cause = cause  # somebody does not want it back
 
     def _end(self, cause: str, signum: int, grace_s: float) -> None:
-        self.cause = cause
-        self.kill_at = procs.boottime() + max(0.0, grace_s)
-        if signum in POLITE:
-            for pid in procs.descendants(os.getpid()):
-                self._signal(pid, signum)
-                self._signal(pid, signal.SIGCONT)  # a stopped process hears nothing
-            return
-        for leader in self.tasks:  # not reaped yet, so the number of its group is still its own
-            try:
-                os.killpg(leader, signum)
-            except ProcessLookupError:
-                self._signal(leader, signum)  # has not made its session yet
-
-    def _signal(self, pid: int, signum: int) -> None:
-        procs.send(pid, signum, lambda: self._is_ours(pid))
-
-    def _is_ours(self, pid: int) -> bool:
-        own = os.getpid()
-        for _ in range(10_000):
-            above = procs.parent(pid)
-            if above is None or above <= 1:
-                return False
-            if above == own:
-                return True
-            pid = above
-        return False
+        now = procs.boottime()
+        self.cause, self.ending = cause, (signum, now, grace_s)
+        self.kill_at = now + max(0.0, grace_s)
+        heard.ask(signum, self.tasks)
 
     # -- end
 
@@ -318,7 +319,7 @@ class Shim:
             except OSError as error:
                 self._note(f"cgroup kill: {error}")
         for pid in procs.descendants(os.getpid()):
-            self._signal(pid, signal.SIGKILL)
+            heard.to_one(pid, signal.SIGKILL)
 
     def _extinguish(self) -> None:
         """Return only when no process of the attempt is left: we are the subreaper of all that it ever forked."""
@@ -362,6 +363,10 @@ class Shim:
             result = os.waitstatus_to_exitcode(self.failure)
             code, signum = (result, None) if result >= 0 else (None, -result)
         self._read_refusals()
+        if cause in ("preempted", "time_limit") and self.failure is None and self._was_through():
+            cause = "exited"
+        elif cause != "exited":
+            message = self.unheeded
         if self.refusal is not None and not self.cause:
             cause, signum = "launch_failed", None
             code, message = self.refusal
@@ -376,8 +381,15 @@ class Shim:
             "oom": self.oom,
             "started_tick": self.started_tick,
             "ended_tick": procs.boottime(),
+            "warned": self.warned,
+            "killed": bool(message and message == self.unheeded),
             "boot_id": self.house.boot_id,
         }
+
+    def _was_through(self) -> bool:
+        """Whoever leaves with 0 when stopped has most likely saved and wants to go on; unless it says otherwise."""
+        where = self.order["checkpoint_dir"]
+        return where is not None and os.path.lexists(f"{where}/{FINISHED}")
 
     def _nudge(self) -> None:
         try:

@@ -1,8 +1,9 @@
 """A backend on a virtual clock: no processes, the same contract. For simulation, and for tests of thousands of lives.
 
 The `World` is what outlasts a server: claimed attempts, their ends, their logs. A `SimulatedBackend` is a server's view
-of it. A command is `("sim", seconds, code, text)`; with a fifth word "deaf" it ignores polite signals. Time passes only
-when somebody moves the clock and calls `World.pump`.
+of it. A command is `("sim", seconds, code, text)`; with a fifth word "deaf" it ignores every signal but KILL, with
+"saves" it has a handler for messages (signals that are no polite end) and leaves with its code at once when one comes.
+Time passes only when somebody moves the clock and calls `World.pump`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import count
 
+from rota.adapters.backends import heard
 from rota.app.ports import (
     Absent,
     Clock,
@@ -39,8 +41,14 @@ class _Life:
     code: int
     deaf: bool
     log: bytes
+    saves: bool = False
+    warn_at: float = FOR_EVER  # a warning that it hears
+    limit_at: float = FOR_EVER
+    alone_until: float = FOR_EVER  # when it ends if nobody ends it
+    asked: bool = False  # to end, by a stop
     cause: Cause = Cause.EXITED
     signal: int | None = None
+    unheeded: str = ""  # the words for an end that had to be forced
     end: Exit | None = None
     starts: int = 0  # how often the command really began: must never pass 1
 
@@ -88,14 +96,26 @@ class World:
         if life.end is not None:
             return
         now = self.clock.tick()
-        polite = order.signal != SIGKILL and not life.deaf
-        ends_at = now if polite else now + order.grace_s
-        if life.cause is Cause.EXITED or Cause(order.cause) is Cause.CANCELLED:
-            life.cause = Cause(order.cause)
-        if ends_at < life.ends_at or life.signal is None:
-            life.ends_at = min(life.ends_at, ends_at)
-            life.signal = order.signal if polite else SIGKILL
-            self._at(life.ends_at, name)
+        if now < life.limit_at and not life.asked:
+            life.cause, life.signal, life.unheeded = Cause(order.cause), None, ""  # not what the limit would have done
+            life.ends_at, life.asked = life.alone_until, True
+        elif Cause(order.cause) is Cause.CANCELLED:
+            life.cause = Cause.CANCELLED
+        heeds = order.signal != SIGKILL and not life.deaf
+        ends_at = now if heeds else now + order.grace_s
+        if ends_at >= life.ends_at:
+            return  # it is over before
+        life.ends_at = ends_at
+        if not heeds:
+            self._force(life, order.signal, order.grace_s)
+        else:
+            life.signal = None if life.saves and order.signal not in heard.POLITE else order.signal
+        self._at(ends_at, name)
+
+    def _force(self, life: _Life, signal: int, grace_s: float) -> None:
+        life.signal = SIGKILL
+        if signal != SIGKILL and grace_s > 0:
+            life.unheeded = f"it ignored {heard.name(signal)} and was killed after its grace of {grace_s:.3g} s"
 
     def lose(self, name: str) -> None:
         """Its supervisor is killed: the attempt is dead without a record of its own."""
@@ -126,22 +146,40 @@ class World:
             self._tell(Ended(name, end))
             return
         life = _Life(next(self._numbers), now, now + float(seconds), int(code or 0), "deaf" in rest, text.encode())
+        life.saves = "saves" in rest
         life.starts += 1
-        if order.time_limit_s is not None and now + order.time_limit_s < life.ends_at:
-            life.cause = Cause.TIME_LIMIT
-            life.signal = SIGKILL if life.deaf else 15
-            life.ends_at = now + order.time_limit_s + (order.grace_s if life.deaf else 0.0)
+        self._limit(life, order)
         self.lives[name] = life
         self._tell(Started(name, life.pid))
         self._at(life.ends_at, name)
 
+    def _limit(self, life: _Life, order: LaunchOrder) -> None:
+        """How its time limit will end it, unless something else comes before."""
+        life.alone_until = life.ends_at
+        if order.time_limit_s is None:
+            return
+        life.limit_at = life.started_tick + order.time_limit_s
+        if order.warn_signal and life.saves:
+            life.warn_at = max(life.started_tick, life.limit_at - order.warn_s)
+            life.ends_at = min(life.ends_at, life.warn_at)
+        life.alone_until = life.ends_at
+        if life.limit_at < life.ends_at:
+            life.cause, life.signal, life.ends_at = Cause.TIME_LIMIT, 15, life.limit_at
+            if life.deaf:
+                life.ends_at += order.grace_s
+                self._force(life, 15, order.grace_s)
+
     def _finish(self, name: str, life: _Life) -> None:
+        now = self.clock.tick()
         life.end = Exit(
             life.cause,
             code=life.code if life.signal is None else None,
             signal=life.signal,
+            message=life.unheeded,
             started_tick=life.started_tick,
-            ended_tick=self.clock.tick(),
+            ended_tick=now,
+            warned=now >= life.warn_at,
+            killed=bool(life.unheeded),
         )
         self._tell(Ended(name, life.end))
 

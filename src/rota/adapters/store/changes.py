@@ -29,6 +29,8 @@ class Changes:
     nodes: Params = field(default_factory=list)
     settings: Params = field(default_factory=list)
     usage: Params = field(default_factory=list)
+    reservations: Params = field(default_factory=list)
+    gone_reservations: Params = field(default_factory=list)
     gone_records: Params = field(default_factory=list)
     records: Params = field(default_factory=list)
     keys: Params = field(default_factory=list)
@@ -66,10 +68,24 @@ def changes(events: Sequence[e.Event], state: State, keys: Sequence[KeyRecord]) 
                     found.attempts.append(rows.attempt_row(run, _past(run, event.attempt_id)))
         elif type(event) in _SETTING_OF:
             settings.add(_SETTING_OF[type(event)])
+        elif isinstance(event, e.ReservationMade):
+            found.reservations.append(rows.reservation_row(event.reservation))
+        elif isinstance(event, e.ReservationEnded):  # deleted after the new ones are in: it may be one of them
+            found.gone_reservations.append((event.reservation_id,))
         elif isinstance(event, e.RecordPut):
             records.note(seq, event)
         else:
             nodes.note(seq, event)
+    _runs(found, state, new, specs)
+    found.gone_nodes, found.nodes = nodes.rows(state)
+    found.gone_records, found.records = records.gone(), list(records.written.values())
+    if settings:
+        found.settings = setting_rows(state, settings)
+    found.usage = [usage_row(user, state) for user in charged if user in state.usage]
+    return found
+
+
+def _runs(found: Changes, state: State, new: set[str], specs: dict[str, rows.SpecText]) -> None:
     for run in state.touched.values():
         if run.id in new:
             found.new_runs.append(rows.new_run_row(run, specs[run.id]))
@@ -77,12 +93,6 @@ def changes(events: Sequence[e.Event], state: State, keys: Sequence[KeyRecord]) 
         found.changed_runs.append(rows.changed_run_row(run))
         if run.id in specs:
             found.edited_runs.append(rows.edited_run_row(run, specs[run.id]))
-    found.gone_nodes, found.nodes = nodes.rows(state)
-    found.gone_records, found.records = records.gone(), list(records.written.values())
-    if settings:
-        found.settings = setting_rows(state, settings)
-    found.usage = [usage_row(user, state) for user in charged if user in state.usage]
-    return found
 
 
 def setting_rows(state: State, names: set[str]) -> Params:

@@ -14,6 +14,7 @@ from rota.core import events as e
 from rota.core.node import Node
 from rota.core.policy import Policy
 from rota.core.reduce import StaleEvent, reduce
+from rota.core.reservation import Reservation
 from rota.core.run import ENDED, IllegalTransition, Run, RunState
 from rota.core.state import State
 from rota.core.usage import Usage
@@ -27,6 +28,7 @@ def pack(state: State) -> bytes:
         **rows.settings_of(state),
         "nodes": [codec.encode(node) for node in state.nodes.values()],
         "usage": {user: codec.encode(usage) for user, usage in state.usage.items()},
+        "reservations": [codec.encode(one) for one in state.reservations.values()],
         "runs": [codec.encode(run) for run in state.runs.values() if run.state not in ENDED],
     }
     return zlib.compress(rows.dumps(body).encode("ascii"), 1)
@@ -53,6 +55,9 @@ def _state(body: dict[str, Any]) -> State:
         node = codec.decode(Node, item)
         state.nodes[node.id] = node
     state.usage = {user: codec.decode(Usage, item) for user, item in body["usage"].items()}
+    for item in body.get("reservations", ()):  # as above
+        one = codec.decode(Reservation, item)
+        state.reservations[one.id] = one
     for item in body["runs"]:
         if item["state"] != RunState.HELD:  # as rows of an older Rota are read
             item.setdefault("queued_at", item["submitted_at"])

@@ -16,6 +16,7 @@ from rota.core import codec
 from rota.core.node import Node
 from rota.core.policy import Policy
 from rota.core.predict import relearn
+from rota.core.reservation import Reservation
 from rota.core.run import ENDED
 from rota.core.state import State
 from rota.core.usage import Usage
@@ -31,6 +32,7 @@ def load_state(connection: Connection) -> State:
         _settings(connection, state)
         _nodes(connection, state)
         _usage(connection, state)
+        _reservations(connection, state)
         reader = rows.RunReader()
         _runs(connection, state, reader, live)
         state.index_all()
@@ -92,6 +94,11 @@ def _usage(connection: Connection, state: State) -> None:
         if sum_ != rows.checksum(user, gpu_s, at):
             raise Damaged("usage", user, "is not what was written")
         state.usage[user] = Usage(gpu_s, at)
+
+
+def _reservations(connection: Connection, state: State) -> None:
+    for name, body, sum_ in connection.execute(select(s.reservations)):
+        state.reservations[name] = rows.read_body("reservations", name, Reservation, body, sum_)
 
 
 def _runs(connection: Connection, state: State, reader: rows.RunReader, live: int) -> None:

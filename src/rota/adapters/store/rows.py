@@ -16,6 +16,7 @@ from zlib import crc32
 from rota.app.ports import KeyRecord, Record, StoreBroken, StoredEvent
 from rota.core import codec
 from rota.core import events as e
+from rota.core.reservation import Reservation
 from rota.core.resources import gpu_count
 from rota.core.run import ENDED, Attempt, Dependency, PastAttempt, Run, RunState, Spec
 
@@ -101,6 +102,8 @@ _IN_FACTS = {
     "why",
     "archived_at",
     "queued_at",
+    "attained_s",
+    "belief",
 }
 if {field.name for field in fields(Run)} != _IN_COLUMNS | _IN_FACTS:  # a new field of Run must not get lost here
     raise TypeError("rows.py does not write every field of Run")
@@ -127,6 +130,10 @@ def facts_text(run: Run) -> str:
         facts["archived_at"] = run.archived_at
     if run.queued_at != _queued_at(run.state, run.submitted_at):
         facts["queued_at"] = run.queued_at
+    if run.attained_s:
+        facts["attained_s"] = run.attained_s
+    if run.belief:
+        facts["belief"] = run.belief
     return dumps(facts)
 
 
@@ -258,6 +265,8 @@ def _run(row: Row, spec: Spec, facts: dict[str, Any]) -> Run:
                 facts["attempt"] = codec.decode(Attempt, facts["attempt"])
             if "past" in facts:
                 facts["past"] = tuple([codec.decode(PastAttempt, item) for item in facts["past"]])
+            if "belief" in facts:
+                facts["belief"] = tuple(facts["belief"])
         if "queued_at" not in facts:
             facts["queued_at"] = _queued_at(state, submitted_at)
         return Run(
@@ -372,6 +381,13 @@ def read_record(row: Row) -> Record:
     except ValueError as error:
         raise Damaged("records", f"{kind} {record_id}", f"cannot be read: {error!r}") from error
     return Record(from_column(kind), from_column(record_id), from_column(parent), seq, at, from_column(by), known)
+
+
+# -- reservations ---------------------------------------------------------------------------------------------------
+def reservation_row(reservation: Reservation) -> tuple[Any, ...]:
+    """Written once: a reservation is made and ended, never changed."""
+    body = dumps(codec.encode(reservation))
+    return (reservation.id, body, checksum(reservation.id, body))
 
 
 # -- the head -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, 
 
 APPLICATION_ID = 0x526F7461  # "Rota", in the header of our SQLite files
 # oldest first; a database with a revision that is not here was made by a newer Rota
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 
 BIG = BigInteger().with_variant(Integer(), "sqlite")  # SQLite: INTEGER, so that a primary key is the row's own number
 
@@ -104,6 +104,15 @@ nodes = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("position", BIG, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("sum", BIG, nullable=False),
+)
+
+# GPUs that are kept for somebody: those to come and those of now
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", Text, primary_key=True),
     Column("body", Text, nullable=False),
     Column("sum", BIG, nullable=False),
 )

@@ -36,7 +36,11 @@ class Statements:
         self.edit_run = self._update_run("name", "spec", "env", "spec_sum", "grp")
         self.insert_attempt = self._insert(s.attempts)
         self.insert_key = self._insert(s.keys)
+        self.insert_reservation = self._insert(s.reservations)
         self.delete_node = self._compile(delete(s.nodes).where(s.nodes.c.id == bindparam("b_id")), ("b_id",))
+        self.delete_reservation = self._compile(
+            delete(s.reservations).where(s.reservations.c.id == bindparam("b_id")), ("b_id",)
+        )
         self.delete_run = self._compile(delete(s.runs).where(s.runs.c.id == bindparam("b_id")), ("b_id",))
         self.delete_attempts = self._compile(
             delete(s.attempts).where(s.attempts.c.run_id == bindparam("b_id")), ("b_id",)

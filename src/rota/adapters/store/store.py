@@ -73,6 +73,8 @@ class SqlStore:
             (sql.upsert_node, found.nodes),
             (sql.upsert_setting, found.settings),
             (sql.upsert_usage, found.usage),
+            (sql.insert_reservation, found.reservations),
+            (sql.delete_reservation, found.gone_reservations),
             (sql.delete_record, found.gone_records),
             (sql.upsert_record, found.records),
             (sql.insert_key, found.keys),

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep, seen
 from rota.api.faults import faults
-from rota.api.render.whole import waiting
+from rota.api.render.whole import hiding, waiting
 from rota.api.render.words import RUN_WORDS
 from rota.app.errors import NotFound
+from rota.app.outlook import Prospect
 from rota.core.run import WAITING
 
 router = APIRouter()
@@ -35,11 +36,25 @@ class Explained(BaseModel):
     eta: float | None
 
 
+class Sooner(BaseModel):
+    change: str = Field(description="What would have to be asked for instead.")
+    start: float
+    sooner_seconds: float | None = Field(description="Null: as it is, no start can be told.")
+    now: bool
+
+
 class Expected(BaseModel):
     run_id: str
     status: str
-    eta: float | None
+    eta: float | None = Field(description="If every run takes what is believed.")
     seconds: float | None
+    p50: float | None = Field(description="As likely as not it has started by then.")
+    p90: float | None = Field(description="9 times of 10 it has started by then.")
+    scenarios: int = Field(description="Ways things may go that were tried.")
+    confidence: str = Field(description="good, fair or rough; empty where nothing can be told.")
+    rests_on: str = Field(alias="from", description="What the prediction rests on.")
+    why: str = Field(description="Why no start can be told.")
+    alternatives: list[Sooner] = Field(description="What would start it sooner, best first; each was tried out.")
 
 
 class WorkspaceShape(BaseModel):
@@ -61,11 +76,33 @@ def explain(house: HouseDep, who: Caller, run_id: RunId) -> Json:
 
 @router.get("/runs/{run_id}/eta", summary="When it will start", responses={200: {"model": Expected}, **faults(404)})
 def eta(house: HouseDep, who: Caller, run_id: RunId) -> Json:
-    """Epoch seconds, and seconds from now; null = it waits for nothing, or nothing that is known will start it."""
+    """Epoch seconds, and seconds from now; null = it waits for nothing, or nothing that is known will start it (`why`).
+    `p50` and `p90` come from running the scheduler forward over what runs like those in the way took before, corrected
+    by how earlier predictions did (`GET /calibration`)."""
     run = seen(house, who, run_id)
-    at = house.service.eta(run_id) if run.state in WAITING else None
+    waits = run.state in WAITING
+    at = house.service.eta(run_id) if waits else None
     left = None if at is None else max(0.0, at - house.service.view().at)
-    return Json({"run_id": run_id, "status": RUN_WORDS[run.state], "eta": at, "seconds": left})
+    prospect = house.service.prospect(run_id) if waits else Prospect(0.0)
+    odds = prospect.odds
+    return Json(
+        {
+            "run_id": run_id,
+            "status": RUN_WORDS[run.state],
+            "eta": at,
+            "seconds": left,
+            "p50": odds.p50,
+            "p90": odds.p90,
+            "scenarios": odds.scenarios,
+            "confidence": odds.confidence,
+            "from": odds.rests_on,
+            "why": hiding(house, who, run_id, prospect.why),
+            "alternatives": [
+                {"change": one.words, "start": one.start, "sooner_seconds": one.sooner_s, "now": one.now}
+                for one in (house.service.alternatives(run_id) if waits else ())
+            ],
+        }
+    )
 
 
 @router.get(

@@ -33,6 +33,7 @@ class Me(BaseModel):
     acts_for: str
     known_by: str
     token_id: str = Field(description="Of the token you came with; `shared` for the shared one, empty without any.")
+    sees_all: bool = Field(description="Whether other people's runs are shown to you.")
 
 
 class NewToken(Body):
@@ -69,10 +70,10 @@ class Login(Body):
 
 
 @router.get("/whoami", summary="Who the server takes you for", responses={200: {"model": Me}, **faults()})
-async def whoami(request: Request, who: Caller) -> Json:
+async def whoami(house: HouseDep, request: Request, who: Caller) -> Json:
     known: Known = request.scope["rota.known"]
     me = {"name": who.name, "role": who.role.value, "acts_for": who.acts_for}
-    return Json({**me, "known_by": known.by, "token_id": known.token_id})
+    return Json({**me, "known_by": known.by, "token_id": known.token_id, "sees_all": not house.only_own(who)})
 
 
 @router.get(

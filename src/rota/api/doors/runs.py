@@ -17,7 +17,9 @@ from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, seen
 from rota.api.doors import explain, runs_change
 from rota.api.dry import marked
 from rota.api.faults import faults
+from rota.api.house import House
 from rota.api.newrun import NewRun, submit_run
+from rota.api.render.reservation import note_of
 from rota.api.render.run import MadeRun, Renderer, RunShape
 from rota.api.render.whole import whole
 from rota.api.render.words import RUN_WORDS, argv_of
@@ -25,7 +27,7 @@ from rota.api.sweepbook import sweep_for
 from rota.app.commands import Edit
 from rota.app.errors import Invalid
 from rota.app.ports import RunFilter
-from rota.core.run import RunState
+from rota.core.run import Run, RunState
 
 router = APIRouter(tags=["runs"])
 MOST = 1 << 62
@@ -84,7 +86,14 @@ async def create_run(
         sweep = await asyncio.to_thread(sweep_for, house, who, asked.sweep_id, "Sweep not found: {}", change=True)
         group, chat = sweep.id, sweep.body.get("chat_session_id")
     run = await act(house, who, submit_run(house, who, by, asked, group=group, chat=chat, key=key), dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run, asked.ignored()))
+    note = note_of(house, run) if run.spec.reservation else ""
+    made = {**Renderer(house).run(run), **({"note": note} if note else {}), **_suggested(house, run)}
+    return Json(marked(made, dry_run, asked.ignored()))
+
+
+def _suggested(house: House, run: Run) -> dict[str, Any]:
+    said = house.service.suggest(run)
+    return {} if said is None else {"suggested_time_limit_seconds": said.limit_s, "suggestion": said.text}
 
 
 @router.get("/runs/{run_id}", summary="One run, whole", responses={200: {"model": RunShape}, **faults(404)})

@@ -10,7 +10,7 @@ from rota.core import events as e
 from rota.core.run import RunState
 
 LONGEST_COMMAND = 500
-SECRET_KINDS = frozenset({"token"})
+SECRET_KINDS = frozenset({"token", "foretold"})  # the latter is about anybody's runs, and no news
 
 
 def is_secret(event: e.Event) -> bool:
@@ -52,17 +52,27 @@ def _content(event: e.Event) -> tuple[RunState | None, dict[str, Any]]:
                 "cause": event.exit.cause.value,
                 "exit_code": event.exit.code,
                 "signal": event.exit.signal,
+                "warned": event.exit.warned,
+                "killed": event.exit.killed,
                 "gpu_seconds": event.gpu_s,
                 "why": event.why,
             }
+    return None, _rest(event)
+
+
+def _rest(event: e.Event) -> dict[str, Any]:
+    match event:
         case e.RecordPut(kind=kind, id=record_id, parent=parent, body=body):
-            return None, {"kind": kind, "id": record_id, "parent": parent, "gone": not body}
+            return {"kind": kind, "id": record_id, "parent": parent, "gone": not body}
+        case e.ReservationMade(reservation=made):
+            when = {"start": made.start, "end": made.end, "gpus": gpu_names(made.placement)}
+            return {"reservation_id": made.id, "user": made.user, "name": made.name, **when}
         case e.NodeSeen(node=node):
-            return None, {"node_id": node.id, "gpu_count": len(node.gpus), "alive": node.alive, "drained": node.drained}
-    data = codec.encode(event)
+            return {"node_id": node.id, "gpu_count": len(node.gpus), "alive": node.alive, "drained": node.drained}
+    data: dict[str, Any] = codec.encode(event)
     for name in ("at", "by", "run_id"):
         data.pop(name, None)
-    return None, data
+    return data
 
 
 def _spec(spec: Any) -> dict[str, Any]:

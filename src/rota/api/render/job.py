@@ -53,6 +53,8 @@ class Job(BaseModel):
     allocated_gpus: list[str] | None
     gpus: list[str]
     why: str
+    preemptible: bool
+    filler: bool
     queue_position: int | None = None
 
 
@@ -97,6 +99,8 @@ def job_of(run: Run) -> dict[str, Any]:
         "allocated_gpus": places if run.attempt is not None else None,
         "gpus": [] if waiting else places,  # of one that has ended: where it was
         "why": run.why,
+        "preemptible": spec.preemptible,
+        "filler": spec.filler,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from rota.api.render.words import (
 )
 from rota.core.ids import attempt_id
 from rota.core.run import Attempt, Exit, PastAttempt, Run, RunState
+from rota.core.suspended import suspended
+from rota.core.warning import warning
 
 
 class AttemptShape(BaseModel):
@@ -63,10 +66,22 @@ class RunShape(BaseModel):
     max_retries: int
     simulated: bool
     tags: list[str]
+    why: str
+    preemptible: bool
+    filler: bool
+    preemptions: int
+    suspended_seconds: float
+    preemption_gpu_seconds: float
 
 
 class MadeRun(RunShape):
     ignored: list[str] | None = Field(None, description="Fields of the request that mean nothing here.")
+    suggested_time_limit_seconds: float | None = Field(
+        None,
+        description="Where runs like it have shown how long they take, and it has no limit or a far longer one.",
+    )
+    suggestion: str | None = Field(None, description="The same in words.")
+    note: str | None = Field(None, description="What its submitter should know.")
 
 
 class Renderer:
@@ -111,14 +126,36 @@ class Renderer:
             "tags": _texts(labels.get("tags")),
             "estimated_duration_seconds": spec.estimate_s,
             "time_limit_seconds": spec.time_limit_s,
+            "preemptible": spec.preemptible,
+            "why": run.why,
             "depends_on": [{"run_id": one.run_id, "when": one.when.value} for one in spec.depends_on],
         }
+        answer |= _stopping(run, run.past if past is None else past)
         answer |= {name: value for name, value in _moments(run).items() if value is not None}
+        if spec.reservation:
+            answer["reservation"] = spec.reservation
         if "tmux_pane" in labels:
             answer["tmux_pane"] = labels["tmux_pane"]
         if "sweep_params" in labels:
             answer["sweep_params"] = _object(labels["sweep_params"]) or {}
         return answer
+
+
+def _stopping(run: Run, past: Sequence[PastAttempt]) -> dict[str, Any]:
+    """How it is stopped, and how often it was, for others."""
+    spec, notice = run.spec, warning(run.spec)
+    cost = suspended(run, past, time.time())
+    return {
+        "filler": spec.filler,
+        "saves": spec.saves,
+        "checkpoint_signal": spec.checkpoint_signal,
+        "grace_seconds": spec.grace_s,
+        "warn_signal": notice.signal if notice is not None else None,
+        "warn_seconds": notice.before_s if notice is not None else None,
+        "preemptions": cost.times,
+        "suspended_seconds": cost.seconds,
+        "preemption_gpu_seconds": cost.gpu_s,
+    }
 
 
 def window_of(run: Run) -> str:
@@ -151,6 +188,8 @@ def _past(attempt: PastAttempt) -> dict[str, Any]:
         "ended": attempt.ended_at,
         "exit_code": code,
         "reason": _reason(exit),
+        "warned": exit.warned,
+        "killed": exit.killed,
         "gpus": gpu_names(attempt.placement),
         "gpu_seconds": attempt.gpu_s,
     }
@@ -163,13 +202,15 @@ def _live(attempt: Attempt) -> dict[str, Any]:
         "ended": None,
         "exit_code": None,
         "reason": None,
+        "warned": False,
+        "killed": False,
         "gpus": gpu_names(attempt.placement),
         "gpu_seconds": None,
     }
 
 
 def _reason(exit: Exit) -> str:
-    words = [exit.cause.value, "out of memory" if exit.oom else "", exit.message]
+    words = [exit.cause.value, "out of memory" if exit.oom else "", "warned" if exit.warned else "", exit.message]
     return ": ".join(word for word in words if word)
 
 

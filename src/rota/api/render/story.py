@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rota.api.render.words import gpu_names
 from rota.app.ports import StoredEvent
 from rota.core import events as e
-from rota.core.explain import describe
+from rota.core.reason import describe
 
 
 def story(events: Sequence[StoredEvent]) -> bytes:

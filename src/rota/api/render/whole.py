@@ -6,6 +6,7 @@ from typing import Any
 
 from rota.api.house import House
 from rota.api.render.links import TAIL_BYTES, links, wandb_dir
+from rota.api.render.reservation import note_of
 from rota.api.render.run import Renderer
 from rota.api.render.series import charts
 from rota.app.authz import Principal
@@ -22,6 +23,8 @@ def whole(house: House, who: Principal, run: Run) -> dict[str, Any]:
         answer["env"] = dict(run.spec.env)
     if run.state in WAITING:
         answer |= waiting(house, who, service.explain(run.id), service.eta(run.id))
+        if run.spec.reservation and (note := note_of(house, run)):
+            answer["note"] = note
     answer |= charts(house.samples.series(run.id))
     tail = service.log(run.id, -TAIL_BYTES, TAIL_BYTES).content.decode("utf-8", "replace")
     answer["links"] = links(tail)
@@ -33,9 +36,7 @@ def waiting(house: House, who: Principal, explanation: Explanation, eta: float |
     hidden = _hidden(house, who, explanation)
 
     def told(text: str) -> str:
-        for run_id in hidden:
-            text = text.replace(run_id, "another run")
-        return text
+        return _without(text, hidden)
 
     return {
         "reasons": [
@@ -51,6 +52,17 @@ def waiting(house: House, who: Principal, explanation: Explanation, eta: float |
         "hint": told(explanation.hint),
         "eta": eta,
     }
+
+
+def hiding(house: House, who: Principal, run_id: str, text: str) -> str:
+    """A text about a run, without naming runs that are not this caller's to see."""
+    return _without(text, _hidden(house, who, house.service.explain(run_id))) if text else ""
+
+
+def _without(text: str, hidden: set[str]) -> str:
+    for run_id in hidden:
+        text = text.replace(run_id, "another run")
+    return text
 
 
 def _hidden(house: House, who: Principal, explanation: Explanation) -> set[str]:

@@ -1,28 +1,74 @@
-"""`rota eta`: when will mine start."""
+"""`rota eta`: when will mine start, how sure is that, and what would be sooner."""
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import click
 
-from rota.cli.connect import connect, emit, full_id, json_option, run_argument, server_option
-from rota.cli.render import expected, plain
+from rota.cli.connect import complete, connect, emit, full_id, json_option, server_option
+from rota.cli.render import about, expected, moment, plain, span
+
+if TYPE_CHECKING:
+    from rota.client.model.run import Alternative, Eta
+    from rota.client.sync import Client
 
 
 @click.command()
 @click.option("-q", "--quiet", is_flag=True, help="Only the seconds from now; nothing where that cannot be told.")
+@click.option("--calibration", is_flag=True, help="How such predictions did so far.")
 @json_option
 @server_option
-@run_argument
-def command(run_id: str, quiet: bool, as_json: bool, server: str) -> None:
-    """When RUN_ID is expected to start."""
+@click.argument("run_id", required=False, shell_complete=complete)
+def command(run_id: str | None, quiet: bool, calibration: bool, as_json: bool, server: str) -> None:
+    """When RUN_ID is expected to start, how sure that is, and what would start it sooner."""
+    if (run_id is None) != calibration:
+        raise click.UsageError("give a RUN_ID, or --calibration to see how predictions did so far")
     with connect(server) as client:
+        if run_id is None:
+            _calibration(client, as_json)
+            return
         found = client.eta(full_id(client, run_id))
     if as_json:
         emit(found.raw)
     elif quiet:
-        if found.seconds is not None:
-            click.echo(f"{found.seconds:.0f}")
-    elif found.status not in ("queued", "ready"):
-        click.echo(f"{found.run_id} does not wait: it is {plain(found.status)}")
+        if found.p50 is not None or found.seconds is not None:
+            click.echo(f"{_seconds(found):.0f}")
     else:
-        click.echo(f"{found.run_id}{':' if found.eta is None else ' is'} {expected(found.eta)}")
+        click.echo("\n".join(_lines(found)))
+
+
+def _seconds(found: Eta) -> float:
+    if found.seconds is not None:
+        return found.seconds
+    return max(0.0, (found.p50 or 0.0) - time.time())
+
+
+def _lines(found: Eta) -> list[str]:
+    if found.status not in ("queued", "ready"):
+        return [f"{found.run_id} does not wait: it is {plain(found.status)}"]
+    if found.p50 is None:
+        told = f"{' is' if found.eta is not None else ':'} {expected(found.eta)}{'; ' if found.why else ''}"
+        return [f"{found.run_id}{told}{plain(found.why)}", *map(_sooner, found.alternatives)]
+    late = "" if found.p90 is None else f", 9 of 10 times before {moment(found.p90)}"
+    lines = [f"{found.run_id}: probably {about(found.p50)}{late}"]
+    if found.confidence:
+        lines.append(f"  {plain(found.confidence)}, from {plain(found.rests_on)}")
+    return lines + [_sooner(one) for one in found.alternatives]
+
+
+def _sooner(one: Alternative) -> str:
+    if one.now or one.sooner_seconds is None or one.start is None:
+        return f"  {plain(one.change)}: {about(one.start)}"
+    return f"  {plain(one.change)}: {span(one.sooner_seconds)} sooner ({moment(one.start)})"
+
+
+def _calibration(client: Client, as_json: bool) -> None:
+    from rota.cli.calibration import drawn
+
+    found = client.calibration()
+    if as_json:
+        emit(found.raw)
+    else:
+        click.echo(drawn(found))

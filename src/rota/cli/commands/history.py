@@ -62,7 +62,7 @@ def _of_server(url: str, limit: int, since: float) -> tuple[list[Facts], list[Fa
                 "attempts": len(run.attempts),
                 "ran_s": _ran(run.started_at or run.launched_at, run.ended_at),
                 "exit_code": run.exit_code,
-                "why": run.error or "",
+                "why": run.error or run.why,
             }
             for run in client.runs(limit=limit)
         ]

@@ -17,6 +17,7 @@ import click
 from rota.cli.environment import mask
 from rota.cli.exits import REFUSED
 from rota.cli.options import data_dir_option, nodes_option, parse_cluster
+from rota.cli.stopping import of_spec, stopping_options
 from rota.cli.values import Duration, Priority, surroundings
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ ENDED_BY_ROTA = {"time_limit": 124, "cancelled": 130, "preempted": REFUSED}
 @click.option("-G", "--gpus", default=1, show_default=True, help="GPUs to hold; 0 for none.")
 @click.option("-N", "--nodes-wanted", "wanted", default=0, help="Spread them evenly over so many nodes.")
 @click.option("-J", "--name", default="", help="A name for the run.")
-@click.option("-t", "--time", "limit_s", type=Duration(), help="How long it may run: 90, 30m, 2h, 1-12:00:00.")
+@click.option("-t", "--time", "limit_s", type=Duration(), help="How long it may run: 90, 30m, 2h, 1w, 1-12:00:00.")
 @click.option("-p", "--priority", type=Priority(), default=2, show_default=True, help="low to critical, or 1 to 4.")
+@stopping_options
 @click.option("--terminal", is_flag=True, help="Give it a terminal that `rota attach` can look into.")
 @nodes_option
 @data_dir_option
@@ -48,6 +50,7 @@ def command(
     cluster: str,
     data_dir: Path,
     command: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """Run COMMAND through the queue on this machine, show its output and exit as it did.
 
@@ -75,6 +78,7 @@ def command(
         priority=priority,
         time_limit_s=limit_s,
         terminal=terminal,
+        **of_spec(options),
     )
     try:
         with open_rota(Settings(data_dir, simulated=parse_cluster(cluster))) as rota:

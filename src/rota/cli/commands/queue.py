@@ -101,7 +101,16 @@ def _picture(found: Queue, jobs: Iterable[Job], others: Iterable[Run], *, everyb
     now = time.time()
     rows = [_row(job, now) for job in jobs]
     rows += [
-        (run.id, state(run.status), run.user, run.gpu_count, priority(run.priority), _time(run, now), "-", run.name)
+        (
+            run.id,
+            state(run.status),
+            run.user,
+            run.gpu_count,
+            "filler" if run.filler else priority(run.priority),
+            _time(run, now),
+            "-",
+            run.name,
+        )
         for run in others
     ]
     statistics = found.statistics or {}
@@ -134,7 +143,7 @@ def _row(job: Job, now: float) -> tuple[object, ...]:
         state(word),
         job.user,
         job.gpu_count,
-        priority(job.priority),
+        "filler" if job.raw.get("filler") else priority(job.priority),
         span(now - since) if since else "-",
         where,
         what,

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rota.cli import stopping
 from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, say, server_option
 from rota.cli.environment import mask
+from rota.cli.render import plain
+from rota.cli.stopping import stopping_options
 from rota.cli.values import Amount, Duration, Priority, export_option, surroundings
 from rota.client import calls
 
 if TYPE_CHECKING:
     from rota.client.sync import Client
 
-TIMES = "How long it may run: 90 (seconds), 90s, 30m, 2h, 1d, or as Slurm has it MM:SS, HH:MM:SS, D-HH:MM:SS."
+TIMES = "How long it may run: 90 (seconds), 90s, 30m, 2h, 1d, 1w, or as Slurm has it MM:SS, HH:MM:SS, D-HH:MM:SS."
 WHENS = ("succeeded", "ended", "failed")
 
 
@@ -33,9 +36,10 @@ WHENS = ("succeeded", "ended", "failed")
 @click.option("--estimate", "estimate_s", type=Duration(), help="How long it will take, for the plan.")
 @click.option("--retries", type=click.IntRange(0, 100), help="Tries after the first, also when the command fails.")
 @click.option("--depends", multiple=True, metavar="ID[:WHEN]", help="After that run succeeded, ended or failed.")
-@click.option("--preemptible", is_flag=True, help="May be stopped for something more urgent, and is run again.")
+@stopping_options
 @click.option("--tag", "tags", multiple=True, help="A word to find it by.")
 @click.option("--held", is_flag=True, help="Let it wait until `rota release`.")
+@click.option("--reservation", default="", metavar="ID", help="Use the GPUs it keeps, in its time: rota reserve.")
 @click.option("--gpu-type", default="", help="A part of the GPU's name, such as H100.")
 @click.option("--gpu-memory", type=Amount(), metavar="GB", help="At least so much on each GPU.")
 @click.option("--cpus", type=click.IntRange(0), help="CPUs on each node.")
@@ -76,6 +80,7 @@ def command(command: tuple[str, ...], line: str, server: str, **options: Any) ->
             click.echo(run_id)
         else:
             _tell(client, run_id, dry_run, staying)
+            _suggest(run)
         if (options["gpus"] or 0) > 1 and not options["quiet"] and not options["as_json"]:
             _note_nodes(client, options["gpus"], options["nodes"])
         if staying:
@@ -97,10 +102,11 @@ def _fields(client: Client, argv: tuple[str, ...], options: dict[str, Any]) -> d
         "max_retries": options["retries"],
         "retry_failures": True if options["retries"] else None,
         "depends_on": [_dependency(client, text) for text in options["depends"]] or None,
-        "preemptible": options["preemptible"] or None,
+        **stopping.fields(options),
         "terminal": options["terminal"] or None,
         "tags": list(options["tags"]) or None,
         "gpu_type": options["gpu_type"] or None,
+        "reservation": options["reservation"] or None,
         "gpu_memory_gb": options["gpu_memory"],
         "cpus": options["cpus"],
         "memory_gb": options["mem"],
@@ -129,6 +135,11 @@ def _tell(client: Client, run_id: str, dry_run: bool, staying: bool) -> None:
         say(joined(run_id))
     else:
         click.echo(client.do(calls.read(calls.run(run_id), place)))
+
+
+def _suggest(run: Any) -> None:
+    if run.get("suggestion"):
+        say(f"note: {plain(run['suggestion'])}; a time limit (-t) lets it start sooner")
 
 
 def _note_nodes(client: Client, gpus: int, nodes: int | None) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from rota.cli import stopping
 from rota.cli.connect import connect, dry_option, emit, json_option, server_option
 from rota.cli.render import plain
+from rota.cli.stopping import stopping_options
 from rota.cli.values import Duration, Priority, export_option, parameter, surroundings
 
 MOST_RUNS = 10_000
@@ -26,6 +28,8 @@ MOST_SHOWN = 3
 @click.option("-G", "--gpus", type=click.IntRange(0, 100_000), help="GPUs of each run.")
 @click.option("-t", "--time", "limit_s", type=Duration(), help="How long each may run.")
 @click.option("--priority", type=Priority(), help="low, normal, high, critical, or 1 to 4.")
+@click.option("--estimate", "estimate_s", type=Duration(), help="How long each will take, for the plan.")
+@stopping_options
 @click.option("-C", "--chdir", type=click.Path(), help="Run it there instead of here.")
 @click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable.")
 @export_option
@@ -51,6 +55,8 @@ def command(name: str, base_command: str, params: tuple[str, ...], server: str, 
         "workdir": where,
         "gpu_count": options["gpus"],
         "time_limit_seconds": options["limit_s"],
+        "estimated_duration_seconds": options["estimate_s"],
+        **stopping.fields(options),
         "priority": options["priority"],
         "env": env,
     }

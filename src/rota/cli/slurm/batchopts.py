@@ -16,7 +16,10 @@ usage: sbatch [OPTIONS] script [args...]     or     sbatch [OPTIONS] --wrap 'com
   --mem, --mem-per-cpu, --mem-per-gpu=16G   -W, --wait           wait for the end; exit as the job did
   -t, --time=D-H:M:S                 --parsable           print only the id
   -p, -A                             kept and shown       --test-only          when would it start?
-  --no-requeue, --requeue            --open-mode=append|truncate
+  --requeue                          may be stopped for others, and is run again; --no-requeue: no second attempt
+  --signal=[B:]USR1@300              sent so many seconds before the time limit, and with --requeue on being stopped
+  --reservation=ID                   use the GPUs it keeps, in its time (rota reserve)
+  --open-mode=append|truncate
 
 Lines of the script that begin with #SBATCH hold options too; the command line wins."""
 
@@ -39,6 +42,7 @@ TABLE = (
     Option("mem-per-cpu"),
     Option("mem-per-gpu"),
     Option("time", "t"),
+    Option("reservation"),
     Option("partition", "p"),
     Option("account", "A"),
     Option("dependency", "d"),
@@ -56,6 +60,7 @@ TABLE = (
     Option("hold", "H", Takes.NOTHING),
     Option("requeue", "", Takes.NOTHING),
     Option("no-requeue", "", Takes.NOTHING),
+    Option("signal"),
     Option("quiet", "Q", Takes.NOTHING),
     Option("verbose", "v", Takes.NOTHING),
     # harmless to leave out
@@ -77,7 +82,6 @@ TABLE = (
     Option("no-kill", "k", Takes.PERHAPS, note="a job ends when one of its nodes is lost"),
     Option("profile", note="usage is recorded anyway"),
     Option("propagate", "", Takes.PERHAPS, note="limits of this shell do not travel"),
-    Option("signal", note="at the time limit a job gets SIGTERM and its grace time"),
     Option("spread-job", "", Takes.NOTHING, note=_NODE),
     Option("use-min-nodes", "", Takes.NOTHING, note=_NODE),
     Option("switches", note=_NODE),
@@ -91,7 +95,6 @@ TABLE = (
     Option("nodefile", "F", refusal=_NODE),
     Option("begin", "b", refusal="use --hold, and `rota release ID` at the time"),
     Option("deadline", refusal="use -t to limit how long it may run"),
-    Option("reservation", refusal="Rota has none"),
     Option("licenses", "L", refusal="Rota counts none; limit how many run at a time with --array=...%N"),
     Option("clusters", "M", refusal="set ROTA_URL to choose the server"),
     Option("uid", refusal="jobs are your own"),

@@ -42,6 +42,7 @@ _REASONS = {
     "held": "JobHeldUser",
     "dependency": "Dependency",
     "backoff": "BeginTime",
+    "window": "Reservation",
     "paused": "PartitionDown",
     "max_concurrent": "QOSGrpJobsLimit",
     "user_runs": "QOSMaxJobsPerUserLimit",

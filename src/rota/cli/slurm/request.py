@@ -9,6 +9,8 @@ from rota.cli.environment import exported
 from rota.cli.slurm import values
 from rota.cli.slurm.options import Parsed, UsageError
 
+LEAST_GRACE_S = 10
+
 
 def shape(parsed: Parsed) -> dict[str, Any]:
     """GPUs, nodes, CPUs, memory. In Slurm --gpus counts the whole job, --gres each node; no word of GPUs means none."""
@@ -32,9 +34,39 @@ def shape(parsed: Parsed) -> dict[str, Any]:
     limit_s = values.time_limit_s(parsed.last("time") or "UNLIMITED")
     if limit_s is not None:
         fields["time_limit_seconds"] = limit_s
-    if parsed.has("no-requeue"):
+    if parsed.has("reservation"):
+        fields["reservation"] = parsed.last("reservation") or ""
+    return fields | stopping(parsed, limit_s)
+
+
+def stopping(parsed: Parsed, limit_s: float | None) -> dict[str, Any]:
+    """--requeue and --signal. A job that may be requeued may be stopped for others; it then needs as long to save as
+    before its limit."""
+    sent = values.signal(parsed.last("signal") or "") if parsed.has("signal") else None
+    fields: dict[str, Any] = {}
+    said = [given.name for given in parsed.given if given.name in ("requeue", "no-requeue")]
+    if said[-1:] == ["no-requeue"]:
         fields["max_retries"] = 0
+    elif said:
+        fields["preemptible"] = True
+        if sent is not None:
+            fields |= {"checkpoint_signal": sent.number, "grace_seconds": max(sent.before_s, LEAST_GRACE_S)}
+    if sent is not None and limit_s is not None and sent.before_s < limit_s:
+        fields |= {"warn_signal": sent.number, "warn_seconds": sent.before_s}
     return fields
+
+
+def unsent(parsed: Parsed) -> str:
+    """Why --signal is not sent before the time limit; "" = it is, or nobody asked."""
+    if not parsed.has("signal"):
+        return ""
+    limit_s = values.time_limit_s(parsed.last("time") or "UNLIMITED")
+    if limit_s is None:
+        return "--signal is sent before no time limit: there is none (-t)"
+    before_s = values.signal(parsed.last("signal") or "").before_s
+    if before_s < limit_s:
+        return ""
+    return f"--signal is sent before no time limit: {before_s} s before it is before the start"
 
 
 def tags(parsed: Parsed) -> list[str]:

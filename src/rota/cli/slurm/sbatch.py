@@ -38,7 +38,7 @@ def _sbatch(argv: Sequence[str]) -> int:
         return 0
     work, parsed = _work(parsed)
     if not parsed.has("quiet"):
-        notes("sbatch", parsed.notes)
+        notes("sbatch", [*parsed.notes, *filter(None, [request.unsent(parsed)])])
     body = _body(parsed, work)
     array = values.array(parsed.last("array") or "") if parsed.has("array") else None
     with Client.from_env() as client:

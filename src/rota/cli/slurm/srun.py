@@ -62,6 +62,7 @@ TABLE = (
     Option("mem-per-cpu", note=_LEASE),
     Option("mem-per-gpu", note=_LEASE),
     Option("time", "t", note=f"{_LEASE}; `timeout` ends a command in time"),
+    Option("signal", note=f"{_LEASE}, and so no time limit"),
     Option("partition", "p", note=_ONE),
     Option("account", "A", note=_ONE),
     Option("qos", "q", note=_ONE),

@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 
+from rota.app import signals
 from rota.cli.slurm.options import UsageError
 
 MAX_ARRAY = 1001  # Slurm's own default
@@ -40,6 +41,25 @@ def time_limit_s(text: str) -> float | None:
     if total <= 0:
         raise UsageError(f"--time: {text!r} is no time at all")
     return float(total)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A signal, and how long before the time limit."""
+
+    number: int
+    before_s: int = 60
+
+
+def signal(text: str) -> Sent:
+    """`[R|B:]USR1[@300]`. Whether the shell is told (B) is no question here: whatever has a handler for it is."""
+    match = re.fullmatch(r"(?:[RB]{1,2}:)?([A-Za-z0-9]{1,10})(?:@([0-9]{1,5}))?", text)
+    try:
+        if match is None:
+            raise ValueError(f"{text[:50]!r} is not a signal such as USR1, USR1@300 or B:USR1@300")
+        return Sent(signals.number(match[1]), int(match[2]) if match[2] else 60)
+    except ValueError as error:
+        raise UsageError(f"--signal: {error}") from None
 
 
 def memory_gb(option: str, text: str) -> float:

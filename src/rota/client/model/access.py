@@ -17,6 +17,7 @@ class Whoami(Wire):
     acts_for: str = ""
     known_by: str = ""  # how the server knows: token shared cookie socket open
     token_id: str = ""  # of the token that was shown; "shared" for the shared one
+    sees_all: bool | None = None  # whether other people's runs are shown to you; None = an older server does not say
 
 
 @dataclass(frozen=True, slots=True)

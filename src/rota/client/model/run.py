@@ -20,6 +20,8 @@ class Attempt(Wire):
     ended: float | None = None
     exit_code: int | None = None
     reason: str | None = None  # how it came to its end
+    warned: bool = False  # that its time limit was near
+    killed: bool = False  # it had not ended when its grace was over
     gpus: tuple[str, ...] = ()
     gpu_seconds: float | None = None
 
@@ -65,12 +67,20 @@ class Run(Wire):
     hint: str = ""
     time_limit_seconds: float | None = None
     estimated_duration_seconds: float | None = None
+    preemptible: bool = False  # may be stopped for something more urgent, and is run again
+    why: str = ""  # of the last change that needs a word
+    filler: bool = False
+    preemptions: int = 0  # how often it was stopped for others
+    suspended_seconds: float = 0.0  # how long it stood still for them
+    preemption_gpu_seconds: float = 0.0  # held between being asked to stop and the end
     simulated: bool = False
     sweep_id: str | None = None
     parent_run_id: str | None = None
     chat_session_id: str | None = None
     is_archived: bool = False
     tags: tuple[str, ...] = ()
+    reservation: str = ""
+    note: str = ""  # what its submitter should know
     dry_run: bool = False
 
     @property
@@ -104,14 +114,32 @@ class Explanation(Wire):
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative(Wire):
+    """What would start a run sooner."""
+
+    raw: Mapping[str, Any]
+    change: str = ""
+    start: float | None = None
+    sooner_seconds: float | None = None  # None: as it is, no start can be told
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Eta(Wire):
     """When a run is expected to start; None where that cannot be told."""
 
     raw: Mapping[str, Any]
     run_id: str = ""
-    eta: float | None = None  # epoch seconds
+    eta: float | None = None  # epoch seconds; if every run takes what is believed
     seconds: float | None = None  # from now
     status: str = ""
+    p50: float | None = None  # as likely as not it has started by then
+    p90: float | None = None  # 9 times of 10
+    scenarios: int = 0
+    confidence: str = ""  # good fair rough
+    rests_on: str = ""
+    why: str = ""  # no start can be told
+    alternatives: tuple[Alternative, ...] = ()  # best first
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +192,9 @@ def explanation(data: Any) -> Explanation:
 
 
 def eta(data: Any) -> Eta:
-    return build(Eta, data)
+    data = table(data)
+    others = tuple(build(Alternative, item) for item in rows(data.get("alternatives") or []))
+    return build(Eta, data, rests_on=_text(data.get("from") or ""), alternatives=others)
 
 
 def log_chunk(data: Any) -> LogChunk:

@@ -1,0 +1,126 @@
+"""Reservations: GPUs kept for somebody for a time. The calendar, making one and giving it up."""
+
+from __future__ import annotations
+
+from typing import Annotated, NoReturn
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from rota.api.act import act
+from rota.api.answers import Json
+from rota.api.asked import MAX_GPUS, Making, Tag, Word, for_whom
+from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy
+from rota.api.dry import marked
+from rota.api.errors import AsAsked
+from rota.api.faults import faults
+from rota.api.render.reservation import Calendar, ReservationShape
+from rota.app.commands import CancelReservation, Reserve
+from rota.app.errors import Invalid, NotFound
+from rota.app.reserve import LONGEST_S, MOST_USERS, SHORTEST_S
+from rota.core.reservation import Reservation
+
+router = APIRouter(tags=["reservations"])
+
+LAST = 1e11  # epoch seconds: year 5138
+Moment = Annotated[float, Field(ge=0, le=LAST)]
+ReservationId = Annotated[str, Path(max_length=200)]
+THEIRS = {"start": "from", "end": "until", "length_s": "for_seconds"}
+
+
+class NewReservation(Making):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"gpus": 8, "from": 1795078800, "for_seconds": 14400, "name": "demo", "users": ["ben"]},
+                {"gpus": 4, "until": 1795093200, "gpu_type": "H100"},
+            ]
+        }
+    )
+
+    gpus: Annotated[int, Field(ge=1, le=MAX_GPUS)]
+    start: Moment | None = Field(None, alias="from", description="Epoch seconds, whole ones. Default: now.")
+    for_seconds: Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)] | None = Field(
+        None, description="How long; or say `until` when."
+    )
+    until: Moment | None = Field(None, description="Epoch seconds; instead of `for_seconds`.")
+    gpu_type: Word = Field("", description="A part of the GPU's name, such as H100.")
+    nodes: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="Spread evenly over exactly so many nodes.")
+    name: Tag = Field("", description="What it is for, in a word.")
+    users: Annotated[list[Tag], Field(max_length=MOST_USERS)] = Field(
+        default_factory=list, description="Who may use it besides you."
+    )
+    user: Word | None = Field(None, description="Ignored where the token already says who.")
+
+
+class MadeReservation(ReservationShape):
+    dry_run: bool | None = None
+    ignored: list[str] | None = Field(None, description="Fields of the request that mean nothing here.")
+
+
+class Cancelled(BaseModel):
+    message: str
+    reservation: ReservationShape
+    dry_run: bool | None = None
+
+
+@router.get(
+    "/reservations",
+    summary="The calendar: what is reserved, by start",
+    responses={200: {"model": list[ReservationShape]}, **faults()},
+)
+def calendar(
+    house: HouseDep,
+    who: Caller,
+    start: Annotated[float | None, Query(alias="from", ge=0, le=LAST, description="Epoch seconds.")] = None,
+    until: Annotated[float | None, Query(ge=0, le=LAST, description="Epoch seconds.")] = None,
+) -> Json:
+    """Those to come and those of now; with `from` and `until` only what has any part between them. What is over is in
+    the events."""
+    return Json(Calendar(house, who).all(start, until))
+
+
+@router.post("/reservations", summary="Reserve GPUs", responses={200: {"model": MadeReservation}, **faults(409)})
+async def reserve(
+    house: HouseDep, who: Caller, by: KnownBy, asked: NewReservation, key: Key = None, dry_run: DryRun = False
+) -> Json:
+    """Which GPUs is settled at once and stays. 409 says from when there would be room instead. A run uses them by
+    naming the id in its field `reservation`."""
+    command = Reserve(
+        asked.gpus,
+        start=asked.start,
+        end=asked.until,
+        length_s=asked.for_seconds,
+        gpu_type=asked.gpu_type,
+        nodes=asked.nodes,
+        name=asked.name,
+        users=tuple(asked.users),
+        user=for_whom(asked.user, who, by),
+        key=key or "",
+    )
+    try:
+        made: Reservation = await act(house, who, command, dry_run)
+    except Invalid as error:
+        refuse_in_their_words(error)
+    return Json(marked(Calendar(house, who).one(made), dry_run, asked.ignored()))
+
+
+def refuse_in_their_words(error: Invalid) -> NoReturn:
+    name = THEIRS.get(error.field or "", error.field)
+    raise AsAsked(f"{name}: {error.message.removeprefix(f'{error.field}: ')}", name) from error
+
+
+@router.delete(
+    "/reservations/{reservation_id}",
+    summary="Give a reservation up",
+    responses={200: {"model": Cancelled}, **faults(404)},
+)
+async def cancel(house: HouseDep, who: Caller, reservation_id: ReservationId, dry_run: DryRun = False) -> Json:
+    """What runs on its GPUs runs on. Runs that waited for it wait like any other from now on."""
+    shown = Calendar(house, who)
+    found = next((one for one in shown.view.reservations if one.id == reservation_id), None)
+    if found is not None and not shown.may_see(found):
+        raise NotFound(f"no reservation {reservation_id[:50]!r}, or it is over", "reservation_id")
+    gone: Reservation = await act(house, who, CancelReservation(reservation_id), dry_run)
+    answer = {"message": f"Reservation {gone.id} cancelled", "reservation": shown.one(gone)}
+    return Json(marked(answer, dry_run))

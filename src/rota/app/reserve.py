@@ -1,0 +1,187 @@
+"""Reserve GPUs, give them up again, and let go what is over. Who may use them is in `reserved`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from datetime import datetime
+
+from rota.app.authz import Act, Principal, Role, authorise
+from rota.app.commands import CancelReservation, Reserve
+from rota.app.desk import Desk, reason
+from rota.app.errors import Conflict, Full, Invalid, NotFound
+from rota.app.ports import KeyRecord
+from rota.app.problems import must_be_text, must_be_visible, must_fit, request_problems
+from rota.core import codec
+from rota.core import events as e
+from rota.core.reason import describe
+from rota.core.reservation import Reservation
+from rota.core.reserving import choose, room_from
+from rota.core.resources import Placement, Request
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+MOST = 1_000  # reservations in all
+MOST_AHEAD_S = 90 * DAY_S
+SHORTEST_S, LONGEST_S = 60.0, 30 * DAY_S
+JUST_NOW_S = 60.0  # so long ago is now: the caller's clock is another one
+MOST_USERS = 100
+
+
+def reserve(desk: Desk, who: Principal, command: Reserve) -> Reservation:
+    must_fit(command, Reserve)
+    user = command.user or who.owner
+    authorise(who, Act.RESERVE, user)
+    _check_texts(user, command)
+    digest = _digest(command)
+    known = _known(desk, who, command.key, digest)
+    if known is not None:
+        return known
+    start, end = _window(desk.now, command)
+    request = Request(command.gpus, command.nodes, gpu_type=command.gpu_type)
+    _check_request(desk, request)
+    _check_bounds(desk, who, user, request.gpus * (end - start))
+    made = Reservation(
+        id=_new_id(desk),
+        user=user,
+        name=command.name,
+        start=start,
+        end=end,
+        placement=_choose(desk, request, start, end),
+        made_at=desk.now,
+        why=reason(command.why),
+        users=tuple(dict.fromkeys(name for name in command.users if name != user)),
+    )
+    desk.write(e.ReservationMade(at=desk.now, by=who.name, reservation=made))
+    if command.key:
+        desk.keys[who.name, command.key] = KeyRecord(who.name, command.key, digest, made.id, desk.now)
+    return made
+
+
+def cancel_reservation(desk: Desk, who: Principal, command: CancelReservation) -> Reservation:
+    must_fit(command, CancelReservation)
+    found = desk.state.reservations.get(command.reservation_id)
+    if found is None:
+        raise NotFound(f"no reservation {command.reservation_id[:50]!r}, or it is over", "reservation_id")
+    authorise(who, Act.CANCEL, found.user)
+    why = reason(command.why, f"cancelled by {who.name}")
+    desk.write(e.ReservationEnded(at=desk.now, by=who.name, reservation_id=found.id, why=why))
+    return found
+
+
+def expire(desk: Desk) -> None:
+    """What is over goes; whoever still waits for it then stands in line like everybody else."""
+    for one in desk.state.calendar:
+        if one.end <= desk.now:
+            desk.write(e.ReservationEnded(at=desk.now, reservation_id=one.id, why="its time is over"))
+
+
+def said(at: float) -> str:
+    """A moment in words that can be read back: the server's local time, with its distance from UTC."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
+
+
+# -- what is wrong with it --------------------------------------------------------------------------------------------
+def _check_texts(user: str, command: Reserve) -> None:
+    must_be_text(user=user, key=command.key, name=command.name, gpu_type=command.gpu_type)
+    must_be_visible(user=user, name=command.name)
+    if len(command.users) > MOST_USERS:
+        raise Invalid(f"users: {len(command.users)} are too many, use at most {MOST_USERS}", "users")
+    for name in command.users:
+        must_be_text(users=name)
+        must_be_visible(users=name)
+        if not name.strip():
+            raise Invalid("users: one of them has no name", "users")
+
+
+def _window(now: float, command: Reserve) -> tuple[float, float]:
+    """From when to when, in whole seconds: what is said in words can then be asked for."""
+    asked = now if command.start is None else command.start
+    if not asked <= now + MOST_AHEAD_S:  # nor NaN
+        raise Invalid(f"start: must be a time within the next {MOST_AHEAD_S / DAY_S:.0f} days", "start")
+    if asked < now - JUST_NOW_S:
+        raise Invalid(f"start: is in the past; now is {now:.0f} ({said(now)})", "start")
+    start = math.ceil(asked) if asked > now else math.floor(now)
+    if (command.end is None) == (command.length_s is None):
+        raise Invalid("length_s: say either for how long or until when", "length_s")
+    if command.length_s is None:
+        field, end = "end", command.end
+    else:
+        field, end = "length_s", start + command.length_s if command.length_s <= LONGEST_S else math.inf
+    assert end is not None
+    if end <= start:
+        raise Invalid(f"{field}: it would end before it begins", field)
+    if not start + SHORTEST_S <= end <= start + LONGEST_S:
+        raise Invalid(
+            f"{field}: can last from {SHORTEST_S:.0f} seconds to {LONGEST_S / DAY_S:.0f} days, and this would not",
+            field,
+        )
+    return float(start), float(math.ceil(end))
+
+
+def _check_request(desk: Desk, request: Request) -> None:
+    if request.gpus < 1:
+        raise Invalid(f"gpus: {request.gpus} is not a number of GPUs from 1 up", "gpus")
+    for field, problem in request_problems(desk, request):
+        raise Invalid(f"{field}: {problem}", field)
+
+
+def _check_bounds(desk: Desk, who: Principal, user: str, gpu_s: float) -> None:
+    if len(desk.state.reservations) >= MOST:
+        raise Full(f"there are {MOST} reservations already; wait until some are over, or cancel some")
+    if who.role is Role.ADMIN:
+        return
+    most = desk.state.policy.max_reserved_gpu_s
+    if gpu_s > most:
+        raise Invalid(
+            f"gpus: that is {gpu_s / HOUR_S:.1f} GPU-hours, and {user} may reserve {most / HOUR_S:g} at a time; "
+            "take fewer GPUs or a shorter time, or ask an admin",
+            "gpus",
+        )
+    before = sum(one.gpu_s(desk.now) for one in desk.state.calendar if one.user == user)
+    if before + gpu_s > most:
+        raise Conflict(
+            f"{user} has {before / HOUR_S:.1f} GPU-hours reserved already; with these {gpu_s / HOUR_S:.1f} it would be "
+            f"more than {most / HOUR_S:g}. Give one up (`rota reserve cancel`), or ask an admin"
+        )
+
+
+# -- which GPUs -------------------------------------------------------------------------------------------------------
+def _choose(desk: Desk, request: Request, start: float, end: float) -> Placement:
+    found = choose(desk.state, request, start, end, desk.now)
+    if found is not None:
+        return found
+    later = room_from(desk.state, request, start, end - start)
+    if later is None:
+        raise Conflict(f"{describe(request)} would need nodes or GPUs that are out of service now")
+    raise Conflict(
+        f"other reservations leave no room for {describe(request)} from {said(start)} to {said(end)}; "
+        f"there is room for as long from {said(later)} on"
+    )
+
+
+def _new_id(desk: Desk) -> str:
+    while (name := desk.new_id()) in desk.state.runs or name in desk.state.reservations:
+        pass
+    return name
+
+
+# -- the same request twice -------------------------------------------------------------------------------------------
+def _digest(command: Reserve) -> str:
+    if not command.key:
+        return ""
+    text = json.dumps(["reserve", codec.encode(command)], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _known(desk: Desk, who: Principal, key: str, digest: str) -> Reservation | None:
+    known = desk.key(who, key) if key else None
+    if known is None:
+        return None
+    if known.digest != digest:
+        raise Conflict(f"key {key!r} was used for another request ({known.run_id}); use a new key", "key")
+    found = desk.state.reservations.get(known.run_id)
+    if found is None:
+        raise Conflict(f"key {key!r} made reservation {known.run_id}, which is over; use a new key", "key")
+    return found

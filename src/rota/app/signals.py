@@ -1,0 +1,27 @@
+"""Signals by the names people use for them: USR1, SIGUSR1, usr1, 10."""
+
+from __future__ import annotations
+
+import signal
+
+HIGHEST = 31  # above are the real-time ones, of which no program of ours expects any
+
+
+def number(text: str) -> int:
+    """Raises ValueError with what would be right."""
+    word = text.strip().upper()
+    if word.isascii() and word.isdigit() and 1 <= int(word[:9]) <= HIGHEST:
+        return int(word)
+    found = signal.Signals.__members__.get(f"SIG{word.removeprefix('SIG')}")
+    if found is None or found > HIGHEST:
+        raise ValueError(
+            f"{text[:50]!r} is no signal; write a name such as USR1, TERM or INT, or a number from 1 to {HIGHEST}"
+        )
+    return int(found)
+
+
+def name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

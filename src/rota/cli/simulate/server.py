@@ -1,0 +1,78 @@
+"""The server's machines and its policy, as the simulator takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+if TYPE_CHECKING:
+    from rota.client.model.cluster import Node as Seen
+    from rota.core.node import Node
+    from rota.core.policy import Limits, Policy
+
+# where the wire's word for a part of the policy is no rule's
+WORDS = {
+    "scheduling_algorithm": "ordering",
+    "max_concurrent_jobs": "max_concurrent",
+    "default_duration_seconds": "default_expected_s",
+}
+OUT_OF_SERVICE = ("error", "offline")
+
+
+def cluster_of(nodes: Sequence[Seen]) -> tuple[Node, ...]:
+    """What is in service now: no node that is drained or gone, no GPU that is unfit."""
+    from rota.core.node import Gpu, Node
+
+    found = []
+    for node in nodes:
+        gpus = tuple(
+            Gpu(gpu.gpu_id, f"{node.node_id}-{gpu.gpu_id}", gpu.type, gpu.memory_total_gb)
+            for gpu in node.gpus
+            if gpu.status not in OUT_OF_SERVICE
+        )
+        if gpus and node.alive and not node.drained:
+            found.append(Node(node.node_id, node.hostname, gpus, node.cpus or 1, node.memory_gb or 0.0))
+    return tuple(found)
+
+
+def policy_of(said: Mapping[str, Any]) -> tuple[str, Policy]:
+    """What to call it, and the policy. A part that is not known here is a newer server's, and left alone; ValueError
+    where a known part has a value that is not."""
+    from dataclasses import replace
+    from enum import Enum
+
+    from rota.core.policy import Policy
+    from rota.core.presets import name_of
+
+    hints = get_type_hints(Policy)
+    changes: dict[str, Any] = {}
+    for word, value in said.items():
+        name = field_of(word)
+        if name not in hints:
+            continue
+        if name == "limits":
+            changes[name] = _limits(value)
+        elif name == "user_limits":
+            changes[name] = {user: _limits(one) for user, one in value.items()}
+        elif isinstance(hints[name], type) and issubclass(hints[name], Enum):
+            changes[name] = hints[name](value)
+        else:
+            changes[name] = value
+    policy = replace(Policy(), **changes)
+    return f"live:{name_of(policy)}", policy
+
+
+def _limits(value: Mapping[str, int]) -> Limits:
+    from dataclasses import fields
+
+    from rota.core.policy import Limits
+
+    return Limits(**{one.name: value[one.name] for one in fields(Limits) if one.name in value})
+
+
+def field_of(word: str) -> str:
+    """enable_preemption -> preemption, aging_seconds -> aging_s."""
+    if word in WORDS:
+        return WORDS[word]
+    plain = word.removeprefix("enable_")
+    return plain.removesuffix("_seconds") + "_s" if plain.endswith("_seconds") else plain

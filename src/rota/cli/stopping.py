@@ -1,0 +1,65 @@
+"""The options that say how a run may be stopped, for the commands that make runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from rota.cli.values import Duration, Signal
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--preemptible", is_flag=True, help="May be stopped for something more urgent, and is run again."),
+    click.option(
+        "--checkpoint-signal",
+        type=Signal(),
+        help="It saves, and leaves, when it gets this: USR1, TERM, ...  [default: TERM, of one that does not save]",
+    ),
+    click.option(
+        "--grace", "grace_s", type=Duration(least=0.0), help="How long until it is killed then.  [default: 10s]"
+    ),
+    click.option(
+        "--warn-signal",
+        type=Signal(),
+        help="Sent before the time limit.  [default: the checkpoint signal, unless that is TERM]",
+    ),
+    click.option(
+        "--warn",
+        "warn_s",
+        type=Duration(least=0.0),
+        help="How long before; 0 for never.  [default: a twentieth of the limit, 60s at most]",
+    ),
+    click.option(
+        "--filler",
+        is_flag=True,
+        help="Only where nobody else who waits could run; killed at once for anybody. With -t or --estimate up to 1h.",
+    ),
+)
+
+
+def stopping_options(command: C) -> C:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def fields(options: dict[str, Any]) -> dict[str, Any]:
+    """In the words of POST /runs; what was not given is left to the server."""
+    return {
+        "preemptible": options["preemptible"] or None,
+        "checkpoint_signal": options["checkpoint_signal"],
+        "grace_seconds": options["grace_s"],
+        "warn_signal": options["warn_signal"],
+        "warn_seconds": options["warn_s"],
+        "filler": options["filler"] or None,
+    }
+
+
+def of_spec(options: dict[str, Any]) -> dict[str, Any]:
+    """In the words of a Spec."""
+    names = ("preemptible", "checkpoint_signal", "grace_s", "warn_signal", "warn_s", "filler")
+    saves = options["preemptible"] and options["checkpoint_signal"] is not None
+    return {"saves": saves, **{name: options[name] for name in names if options[name] is not None}}

@@ -1,0 +1,62 @@
+"""What we recommend: near their end first, corrected by what people's declarations turned out to be worth, with the
+patience of each run measured by its own length.
+
+    standing = left x share / priority / (1 + waited / (patience x declared))
+
+- `left`: how much is left of it as far as anybody can know (core/belief.py): what was declared, corrected by how long
+  runs lasted that were declared alike. It never sees a run's true length.
+- `waited / declared`: a run that has waited as long as it said it would take is more than twice as urgent. Measured by
+  its own length, no run waits long compared with what it is worth to wait for: short ones get their turn at once, wide
+  and long ones are not passed for ever. A fixed age limit would either do nothing or let the long ones block all.
+- `share`: who has used more than the others of late stands back, who has used less goes before, within bounds.
+- `priority`: each step counts as a hundred times shorter, so a critical run goes before everything, and a low one
+  still gets its turn.
+
+A run may stop another whose standing is worse by `margin`, if that one is preemptible, keeps its work in checkpoints,
+and has had its `min_run_s` since it last started. Without such runs it is shortest first with a reservation for the
+first that does not fit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rota.core.belief import bucket, nearness, of_bucket
+from rota.core.policy import Policy
+from rota.core.progress import bound_s, done_s
+from rota.core.run import Run
+
+PRIORITY_STEP = 100.0
+NORMAL = 2
+_WEIGHT = tuple(PRIORITY_STEP ** (NORMAL - priority) for priority in range(6))
+
+Band = tuple[int, int, int, bool]
+
+
+def band(policy: Policy, run: Run) -> Band:
+    """Alike in all that moves: those who are then stand in the order they came, whatever the time."""
+    bound = bound_s(run)
+    return (nearness(run.belief, bound, run.attained_s), bucket(bound), run.priority, run.spec.preemptible)
+
+
+def key(policy: Policy, run: Run) -> tuple[float, int]:
+    return (run.submitted_at + run.attained_s, run.seq)
+
+
+def of_lane(policy: Policy, band: tuple[Any, ...], since: float, now: float, share: float) -> float:
+    """The standing of the first of a lane, from what the lane shares (`band`) and the first part of its key."""
+    left, bound, priority = band[:3]
+    weight: float = _WEIGHT[priority]
+    return of_bucket(left) * share * weight * patience(policy, now - since, of_bucket(bound))
+
+
+def standing(policy: Policy, run: Run, now: float, share: float) -> float:
+    done, bound = done_s(policy, run, now), bound_s(run)
+    left = of_bucket(nearness(run.belief, bound, done))
+    waited = now - run.submitted_at - done
+    return left * share * _WEIGHT[run.priority] * patience(policy, waited, of_bucket(bucket(bound)))
+
+
+def patience(policy: Policy, waited: float, bound: float) -> float:
+    """What is left of it, from 1 down to 0."""
+    return 1.0 / (1.0 + max(0.0, waited) / (policy.patience * bound))

@@ -1,0 +1,95 @@
+"""Why there is no room for a run: who holds it, for whom it is kept, and who could make way.
+
+The answers come from the functions the pass itself uses (place, reserve, zones, stopping), asked about one run.
+"""
+
+from __future__ import annotations
+
+from rota.core.backfill import outside, reserve
+from rota.core.board import Board
+from rota.core.ids import run_of
+from rota.core.place import could_ever_fit, place
+from rota.core.plan import Plan, Reserve
+from rota.core.preempt import Stopping
+from rota.core.progress import bound_s
+from rota.core.reason import SHOWN, Reason, describe
+from rota.core.resources import Placement, Request
+from rota.core.run import Run
+from rota.core.snapshot import Snapshot
+from rota.core.state import State
+from rota.core.usage import Shares
+from rota.core.zones import Zone, Zones
+
+
+def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason]:
+    request = run.spec.request
+    if not could_ever_fit(snap.board.layout, request):
+        return [Reason("impossible", f"no node, nor all together, could ever give {describe(request)}")]
+    zones = Zones(snap)
+    zone = zones.of(run)
+    if zone is None:  # its window has not begun
+        return []
+    board = zones.board(zone)
+    if place(board, request) is None:
+        if place(snap.board, request) is not None:
+            return [_kept(snap, request, zone), *_stopping(snap, run, board)]
+        spot = reserve(snap, snap.board, run, [], zones)
+        if spot is None:
+            out = ", ".join(node.id for node in state.nodes.values() if node.drained or not node.alive) or "unfit GPUs"
+            return [Reason("nodes", f"{describe(request)} would need nodes that are out of service: {out}")]
+        free = board.free_gpus
+        there = f"{free} are free, but not so that it fits" if free >= request.gpus else f"{free or 'none'} free now"
+        text = f"needs {describe(request)}; {there}"
+        return [Reason("resources", text, _holders(snap, spot.placement), spot.at), *_stopping(snap, run, board)]
+    hole = plan.reserve
+    late = hole is not None and snap.now + bound_s(run) > hole.at
+    if hole is not None and late and place(outside(snap.board, hole), request) is None:
+        return [_behind(snap, run, hole)]
+    return []
+
+
+def _kept(snap: Snapshot, request: Request, zone: Zone) -> Reason:
+    """There would be room, were it not for what people have reserved."""
+    if zone[:1] == ("only",):
+        return Reason("reserved", f"the GPUs of its reservation {zone[1]} have no room for {describe(request)} now")
+    until = min((one.end for one in snap.reservations if one.id in zone), default=None)
+    names = ", ".join(zone[:SHOWN])
+    text = f"{describe(request)} are free, but kept for a reservation ({names}) before this one could be done"
+    return Reason("reserved", text, until=until)
+
+
+def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
+    """Who makes way for it, or would if they had not only just started."""
+    attempts = [attempt for _, other in snap.timeline if (attempt := snap.runs[other].attempt) is not None]
+    going = [(attempt, stop) for attempt in attempts if (stop := attempt.stop) is not None and stop.for_run == run.id]
+    if going:
+        until = max(stop.at + stop.grace_s for _, stop in going)
+        return [Reason("stopping", "others make way for it", tuple(run_of(one.id) for one, _ in going)[:SHOWN], until)]
+    if not snap.policy.preemption or not snap.stoppable:
+        return []
+    policy = snap.policy
+    shares = Shares(snap.usage, snap.load, snap.now, policy.half_life_s, snap.board.layout.gpus)
+    stopping = Stopping(snap, shares)
+    if stopping.choose(board, run, stopping.standing(run)) is not None or stopping.protected_until is None:
+        return []
+    young = tuple(run_of(one.id) for one in attempts if one.planned_at + policy.min_run_s > snap.now)
+    text = f"who could make way for it has only just started and is not stopped in its first {policy.min_run_s:g} s"
+    return [Reason("protected", text, young[:SHOWN], stopping.protected_until)]
+
+
+def _behind(snap: Snapshot, run: Run, hole: Reserve) -> Reason:
+    left = max(0.0, hole.at - snap.now)
+    text = f"would delay {hole.run_id}, which has a reservation in {left:.0f} s; this one may take {bound_s(run):.0f} s"
+    return Reason("reservation", text, (hole.run_id,), hole.at)
+
+
+def _holders(snap: Snapshot, placement: Placement) -> tuple[str, ...]:
+    """Active runs that hold any of these GPUs."""
+    wanted = {part.node: part.gpus for part in placement}
+    found = []
+    for _, run_id in snap.timeline:
+        attempt = snap.runs[run_id].attempt
+        assert attempt is not None
+        if any(wanted.get(part.node, 0) & part.gpus for part in attempt.placement):
+            found.append(run_id)
+    return tuple(found[:SHOWN])

@@ -1,0 +1,143 @@
+"""Who would have waited more and who less: a schedule as it happened beside the same jobs under another policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from rota.sim.human import digits, span
+from rota.sim.model import Job, Result
+
+SAME_S = 60  # waits that differ by no more are called the same
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One run: what it waited, and what it would have waited."""
+
+    job: Job
+    live_s: int
+    would_s: int
+
+    @property
+    def less_s(self) -> int:
+        return self.live_s - self.would_s
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    user: str
+    runs: int
+    live_s: float  # mean wait as it was
+    would_s: float
+    most: Change  # the run that changes most, in the direction in which the person's mean goes
+
+    @property
+    def less_s(self) -> float:
+        return self.live_s - self.would_s
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    policy: str
+    runs: int
+    live_s: float
+    would_s: float
+    less: int  # runs that would have waited less
+    more: int
+    people: tuple[Person, ...]  # who gains most on average comes first
+    gains: tuple[Change, ...]  # the runs that gain most
+    losses: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """How near the simulation of the server's own policy comes to what happened: no claim can be finer than that."""
+
+    policy: str
+    live_s: float  # mean wait
+    simulated_s: float
+    middle_error_s: float  # half of the runs are off by no more
+
+
+def compare(policy: str, live: Result, would: Result) -> Comparison:
+    changes = _changes(live, would)
+    by_gain = sorted(changes, key=lambda one: (-one.less_s, one.job.submit_s, one.job.id))
+    return Comparison(
+        policy=policy,
+        runs=len(changes),
+        live_s=_mean([one.live_s for one in changes]),
+        would_s=_mean([one.would_s for one in changes]),
+        less=sum(one.less_s > SAME_S for one in changes),
+        more=sum(one.less_s < -SAME_S for one in changes),
+        people=_people(changes),
+        gains=tuple(one for one in by_gain[:SHOWN] if one.less_s > SAME_S),
+        losses=tuple(one for one in reversed(by_gain[-SHOWN:]) if one.less_s < -SAME_S),
+    )
+
+
+def fidelity(policy: str, live: Result, simulated: Result) -> Fidelity:
+    changes = _changes(live, simulated)
+    return Fidelity(
+        policy=policy,
+        live_s=_mean([one.live_s for one in changes]),
+        simulated_s=_mean([one.would_s for one in changes]),
+        middle_error_s=median([abs(one.less_s) for one in changes]) if changes else 0.0,
+    )
+
+
+def _changes(live: Result, would: Result) -> list[Change]:
+    pairs = zip(live.jobs, would.jobs, live.waits, would.waits, strict=True)
+    found = []
+    for job, same, live_s, would_s in pairs:
+        assert job.id == same.id, "the same jobs in the same order"
+        found.append(Change(job, live_s, would_s))
+    return found
+
+
+def _people(changes: Sequence[Change]) -> tuple[Person, ...]:
+    of: dict[str, list[Change]] = {}
+    for one in changes:
+        of.setdefault(one.job.user, []).append(one)
+    people = []
+    for user, some in of.items():
+        live_s, would_s = _mean([one.live_s for one in some]), _mean([one.would_s for one in some])
+        sign = 1 if live_s >= would_s else -1
+        people.append(Person(user, len(some), live_s, would_s, max(some, key=lambda one: sign * one.less_s)))
+    return tuple(sorted(people, key=lambda one: (-one.less_s, one.user)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else 0.0
+
+
+# -- in words ---------------------------------------------------------------------------------------------------------
+def difference(less_s: float) -> str:
+    """2.9 h less, 12 min more, the same."""
+    if abs(less_s) <= SAME_S:
+        return "the same"
+    return f"{span(abs(less_s))} {'less' if less_s > 0 else 'more'}"
+
+
+def summary(one: Comparison) -> str:
+    same = one.runs - one.less - one.more
+    winners = sum(person.less_s > SAME_S for person in one.people)
+    losers = sum(person.less_s < -SAME_S for person in one.people)
+    people = f"Of {len(one.people)} people {winners} would have waited less on average and {losers} more"
+    return (
+        f"Under {one.policy} these {one.runs:,} runs would have waited {span(one.would_s)} on average; in truth they "
+        f"waited {span(one.live_s)}. {one.less:,} runs would have waited less, {one.more:,} more, and {same:,} the "
+        f"same to within {span(SAME_S)}. {people}."
+    )
+
+
+def trust(one: Fidelity) -> str:
+    """What the figures are worth."""
+    ratio = f" ({digits(one.simulated_s / one.live_s)}x)" if one.live_s else ""
+    return (
+        f"How far to believe it: simulated by the server's own policy ({one.policy}) the same runs wait "
+        f"{span(one.simulated_s)} on average, and in truth they waited {span(one.live_s)}{ratio}; half of them are "
+        f"within {span(one.middle_error_s)} of the truth. Differences smaller than that say nothing."
+    )

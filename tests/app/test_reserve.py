@@ -1,0 +1,327 @@
+"""Reservations: who may make which, for how long, what is refused and in which words, and when they are over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rota.adapters.clock import SystemClock
+from rota.app.authz import Principal, Role
+from rota.app.commands import CancelReservation, Drain, Rerun, Reserve, Submit
+from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound
+from rota.app.reserve import MOST, expire, said
+from rota.core import events as e
+from rota.core.reservation import Reservation
+from rota.core.resources import Request
+from rota.core.run import RunState
+from tests.app.conftest import Build
+from tests.app.house import ANN, BOB, PATIENCE_S, ROOT, House, until, with_policy
+from tests.unit.core.kit import where
+
+HOUR, DAY = 3600.0, 86400.0
+AGENT, EVE = Principal("bot", Role.AGENT, acts_for="ann"), Principal("eve", Role.VIEWER)
+NAN, INF = float("nan"), float("inf")
+
+
+class Hurried(SystemClock):
+    """Time that can be let pass."""
+
+    ahead_s = 0.0
+
+    def tick(self) -> float:
+        return super().tick() + self.ahead_s
+
+
+def reserve(house: House, gpus: int = 2, who: Principal = ANN, *, in_s: float = HOUR, **more: Any) -> Reservation:
+    more.setdefault("length_s", None if "end" in more else HOUR)
+    made: Reservation = house.do(Reserve(gpus, start=house.rota.now() + in_s, **more), who)
+    return made
+
+
+def live(house: House) -> list[str]:
+    return [one.id for one in house.rota.view().reservations]
+
+
+# -- making one -------------------------------------------------------------------------------------------------------
+def test_it_is_made_written_down_and_there_after_a_restart(house: House) -> None:
+    now = house.rota.now()
+    made = reserve(house, 4, in_s=DAY, name="demo", users=("bob", "ann", "bob", "cid"), why="a talk")
+    assert where(made.placement) == {"node1": [0, 1, 2, 3]}
+    assert (made.user, made.name, made.why, made.users) == ("ann", "demo", "a talk", ("bob", "cid"))
+    assert (made.start % 1, made.end - made.start) == (0.0, HOUR)
+    assert now + DAY <= made.start <= house.rota.now() + DAY + 1
+    (event,) = house.events(e.ReservationMade)
+    assert (event.by, event.reservation) == ("ann", made)
+    house.reopen()
+    assert house.rota.view().reservations == house.rota.reservations() == (made,)
+    assert house.rota.ask(lambda state, at: state.reservations) == {made.id: made}
+
+
+def test_without_a_start_it_begins_at_once(house: House) -> None:
+    made: Reservation = house.do(Reserve(1, length_s=90.0), ANN)
+    assert made.active(house.rota.now())
+    assert made.end - made.start == 90.0
+    until: Reservation = house.do(Reserve(1, end=made.end + 0.5), ANN)
+    assert until.end == made.end + 1, "whole seconds"
+    just_now = reserve(house, in_s=-30.0)
+    assert just_now.start > house.rota.now() - 5, "what the caller's clock calls now"
+
+
+def test_an_agent_reserves_for_its_person_and_an_admin_for_anybody(house: House) -> None:
+    assert reserve(house, who=AGENT).user == "ann"
+    assert reserve(house, who=ROOT, user="bob").user == "bob"
+    with pytest.raises(Forbidden):
+        reserve(house, who=ANN, user="bob")
+    with pytest.raises(Forbidden):
+        reserve(house, who=EVE)
+
+
+def test_where_there_is_no_room_it_says_when_there_is(house: House) -> None:
+    first = reserve(house, 8, who=ROOT, length_s=HOUR)
+    with pytest.raises(Conflict) as refusal:
+        reserve(house, 1, in_s=HOUR + 600)
+    words = str(refusal.value)
+    assert "other reservations leave no room for 1 GPU from" in words
+    assert f"there is room for as long from {said(first.end)} on" in words
+    then: Reservation = house.do(Reserve(1, start=first.end, length_s=HOUR), ANN)
+    assert then.start == first.end, "as it was told"
+    assert len(live(house)) == 2
+
+
+def test_what_is_out_of_service_is_no_matter_of_time(house: House) -> None:
+    house.do(Drain("node1"))
+    with pytest.raises(Conflict, match="out of service"):
+        reserve(house, 8, who=ROOT)
+    assert where(reserve(house, 4).placement) == {"node2": [0, 1, 2, 3]}
+
+
+def test_the_same_key_is_the_same_reservation(house: House) -> None:
+    asked: dict[str, Any] = {"start": house.rota.now() + HOUR, "length_s": HOUR, "key": "k1"}
+    first = house.do(Reserve(2, **asked), ANN)
+    assert house.do(Reserve(2, **asked), ANN) == first
+    assert house.do(Reserve(2, **asked), BOB) != first, "somebody else's key is another"
+    with pytest.raises(Conflict, match="another request"):
+        house.do(Reserve(3, **asked), ANN)
+    with pytest.raises(Conflict, match="another request"):
+        house.do(Submit(house.spec("true"), key="k1"), ANN)
+    house.reopen()
+    assert house.do(Reserve(2, **asked), ANN) == first
+    house.do(CancelReservation(first.id), ANN)
+    with pytest.raises(Conflict, match="which is over"):
+        house.do(Reserve(2, **asked), ANN)
+    assert len(live(house)) == 1
+
+
+def test_a_dry_run_answers_the_same_and_leaves_nothing(house: House) -> None:
+    version = house.rota.view().version
+    start = house.rota.now() + HOUR
+    tried = house.rota.try_out(ANN, Reserve(4, start=start, length_s=HOUR, key="k")).result(PATIENCE_S)
+    assert (tried.gpus, tried.user) == (4, "ann")
+    made = house.do(Reserve(4, start=start, length_s=HOUR), ANN)
+    assert made.placement == tried.placement
+    gone = house.rota.try_out(ANN, CancelReservation(made.id)).result(PATIENCE_S)
+    assert gone == made and live(house) == [made.id]
+    assert house.rota.view().version == version + 1
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+def test_a_person_has_a_bound_and_an_admin_has_none(house: House) -> None:
+    with pytest.raises(Invalid, match=r"66\.0 GPU-hours, and ann may reserve 64 at a time") as refusal:
+        reserve(house, 6, length_s=11 * HOUR)
+    assert refusal.value.field == "gpus"
+    first = reserve(house, 4, length_s=10 * HOUR)
+    with pytest.raises(Conflict, match=r"ann has 40\.0 GPU-hours reserved already"):
+        reserve(house, 4, in_s=DAY, length_s=7 * HOUR)
+    reserve(house, 4, in_s=DAY, length_s=6 * HOUR)
+    reserve(house, 4, who=BOB, in_s=2 * DAY, length_s=16 * HOUR)
+    house.do(CancelReservation(first.id), ANN)
+    reserve(house, 4, in_s=3 * DAY, length_s=10 * HOUR)
+    reserve(house, 8, who=ROOT, in_s=10 * DAY, length_s=30 * DAY)
+    with_policy(house, max_reserved_gpu_s=0.0)
+    with pytest.raises(Invalid, match="bob may reserve 0 at a time"):
+        reserve(house, 1, who=BOB, in_s=5 * DAY)
+
+
+def test_what_has_passed_of_one_counts_no_more(build: Build) -> None:
+    house, clock = build(), Hurried()
+    house.clock = lambda: clock
+    house.open()
+    house.do(Reserve(4, length_s=16 * HOUR), ANN)
+    with pytest.raises(Conflict):
+        reserve(house, 4, in_s=DAY, length_s=4 * HOUR)
+    clock.ahead_s = 5 * HOUR
+    reserve(house, 4, in_s=DAY, length_s=4 * HOUR)
+
+
+def test_there_is_a_bound_on_all_of_them(house: House) -> None:
+    def fill(desk: Any) -> None:
+        for number in range(MOST):
+            one = Reservation(f"{number:012x}", "ann", "", desk.now + 90 * DAY + number, 1e10, (), desk.now)
+            desk.state.book(one)
+
+    house.loop.call(fill).result(PATIENCE_S)
+    with pytest.raises(Full, match="1000 reservations"):
+        reserve(house)
+
+    def empty(desk: Any) -> None:
+        for name in list(desk.state.reservations):
+            desk.state.unbook(name)
+
+    house.loop.call(empty).result(PATIENCE_S)
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("gpus", {"gpus": 0}),
+    ("gpus", {"gpus": -1}),
+    ("gpus", {"gpus": 9}),
+    ("gpus", {"gpus": 10**400}),
+    ("gpus", {"gpus": 2.0}),
+    ("gpus", {"gpus": 3, "nodes": 2}),
+    ("nodes", {"nodes": -1}),
+    ("nodes", {"nodes": 3, "gpus": 3}),
+    ("gpu_type", {"gpu_type": "A100"}),
+    ("start", {"start": 1.0}),
+    ("start", {"start": -INF}),
+    ("start", {"start": NAN}),
+    ("start", {"start": INF}),
+    ("start", {"start": 10**400}),
+    ("start", {"start": "soon"}),
+    ("length_s", {"length_s": None}),
+    ("length_s", {"end": 2e9}),
+    ("length_s", {"length_s": 0.0}),
+    ("length_s", {"length_s": -(10**400)}),
+    ("length_s", {"length_s": 59.0}),
+    ("length_s", {"length_s": 31 * DAY}),
+    ("length_s", {"length_s": NAN}),
+    ("length_s", {"length_s": 10**400}),
+    ("end", {"length_s": None, "end": 1.0}),
+    ("end", {"length_s": None, "end": NAN}),
+    ("end", {"length_s": None, "end": INF}),
+    ("end", {"length_s": None, "end": 10**400}),
+    ("end", {"length_s": None, "end": -(10**400)}),
+    ("name", {"name": "a\0b"}),
+    ("name", {"name": "a\nb"}),
+    ("name", {"name": "x" * 501}),
+    ("name", {"name": "\ud800"}),
+    ("users", {"users": ("ben", "a\x1b[2J")}),
+    ("users", {"users": ("",)}),
+    ("users", {"users": ("a",) * 101}),
+    ("users", {"users": "ben"}),
+    ("users", {"users": (1,)}),
+    ("user", {"user": "a\0b"}),
+    ("key", {"key": "k" * 501}),
+    ("why", {"why": "x" * 1001}),
+]
+
+
+def test_nonsense_is_refused_by_its_field(house: House) -> None:
+    for field, wrong in WRONG:
+        asked: dict[str, Any] = {"gpus": 1, "length_s": HOUR, **wrong}
+        with pytest.raises(Invalid) as refusal:
+            house.do(Reserve(**asked), ROOT)
+        assert refusal.value.field == field, (wrong, refusal.value.message)
+    with pytest.raises(Invalid) as refusal:
+        house.do(Reserve(1, start=house.rota.now() + 91 * DAY, length_s=HOUR), ROOT)
+    assert refusal.value.field == "start" and "90 days" in str(refusal.value)
+    assert house.events(e.ReservationMade) == [] and live(house) == []
+
+
+# -- the end of one ---------------------------------------------------------------------------------------------------
+def test_it_is_given_up_by_its_owner_or_an_admin(house: House) -> None:
+    mine, other = reserve(house, users=("bob",)), reserve(house)
+    for who in (BOB, EVE):
+        with pytest.raises(Forbidden):
+            house.do(CancelReservation(mine.id), who)
+    assert house.do(CancelReservation(mine.id), AGENT) == mine
+    house.do(CancelReservation(other.id, why="maintenance"), ROOT)
+    ended = [(event.by, event.reservation_id, event.why) for event in house.events(e.ReservationEnded)]
+    assert ended == [("bot", mine.id, "cancelled by bot"), ("root", other.id, "maintenance")]
+    for name in (mine.id, "nope", ""):
+        with pytest.raises(NotFound):
+            house.do(CancelReservation(name), ROOT)
+    assert live(house) == []
+
+
+def test_when_its_time_is_over_it_goes_by_itself(build: Build) -> None:
+    house, clock = build(), Hurried()
+    house.clock = lambda: clock
+    house.open()
+    first, second = house.do(Reserve(1, length_s=60.0), ANN), reserve(house)
+    clock.ahead_s = 59.0
+    house.loop.call(expire).result(PATIENCE_S)
+    assert live(house) == [first.id, second.id]
+    clock.ahead_s = 61.0
+    house.loop.call(expire).result(PATIENCE_S)
+    assert live(house) == [second.id]
+    (ended,) = house.events(e.ReservationEnded)
+    assert (ended.reservation_id, ended.by) == (first.id, "rota")
+
+
+# -- using one --------------------------------------------------------------------------------------------------------
+def test_a_run_names_one_that_is_kept_for_its_person(house: House) -> None:
+    mine = reserve(house, 2, users=("bob",))
+    for who in (ANN, BOB, AGENT, ROOT):
+        run_id = house.submit("true", 2, who, held=True, reservation=mine.id)
+        assert house.run(run_id).spec.reservation == mine.id
+    cid = Principal("cid", Role.USER)
+    with pytest.raises(Forbidden, match=f"{mine.id} is kept for ann, bob, not for cid; ask ann or an admin"):
+        house.submit("true", 1, cid, reservation=mine.id)
+    with pytest.raises(Invalid) as hidden:
+        house.do(Submit(house.spec("true", reservation=mine.id), blind=True), cid)
+    with pytest.raises(Invalid) as unknown:
+        house.submit("true", reservation="no\0such\ud800")
+    with pytest.raises(Invalid) as large:
+        house.submit("true", 3, reservation=mine.id)
+    assert [refusal.value.field for refusal in (hidden, unknown, large)] == ["reservation", "reservation", "gpus"]
+    assert "which keeps 2 on node1" in str(large.value)
+
+
+def test_when_it_is_over_nothing_waits_for_it(build: Build) -> None:
+    house, clock = build(), Hurried()
+    house.clock = lambda: clock
+    house.open()
+    made = reserve(house, 2)
+    old = house.submit("true", 1, held=True, reservation=made.id)
+    assert house.do(Rerun(old, held=True), ANN).spec.reservation == made.id
+    clock.ahead_s = 3 * HOUR
+    with pytest.raises(Invalid, match="or it is over"):
+        house.submit("true", reservation=made.id)
+    house.loop.call(expire).result(PATIENCE_S)
+    again = house.do(Rerun(old), ANN)
+    assert again.spec.reservation == "", "the same once more, without what is gone"
+    assert house.wait(again.id).state is RunState.SUCCEEDED
+
+
+def test_as_many_gpus_in_another_shape_do_not_do(house: House) -> None:
+    spread = reserve(house, 4, nodes=2)
+    assert where(spread.placement) == {"node1": [0, 1], "node2": [0, 1]}
+    house.submit("true", request=Request(4, nodes=2), held=True, reservation=spread.id)
+    with pytest.raises(Invalid, match="4 GPUs do not fit into reservation"):
+        house.submit("true", 4, reservation=spread.id)
+
+
+def test_the_loop_begins_and_ends_it_at_its_time(build: Build) -> None:
+    """Nothing else happens: its edges alone are reason enough to look again."""
+    house, clock = build(), Hurried()
+    house.clock = lambda: clock
+    house.open()
+    made = reserve(house, 2, in_s=HOUR, length_s=HOUR)
+    inside, gate = house.gated(2, reservation=made.id)
+    house.wait(house.submit("true", 4))  # others go on meanwhile
+    assert house.run(inside).state is RunState.QUEUED
+    assert house.rota.explain(inside).reasons[0].code == "window"
+    clock.ahead_s = HOUR + 2
+    house.loop.call(lambda desk: None).result(PATIENCE_S)  # wakes it: its timer counts by the clock we moved
+    house.in_state(inside, RunState.RUNNING)
+    attempt = house.run(inside).attempt
+    assert attempt is not None and attempt.placement == made.placement
+    late = house.submit("true", 2, reservation=made.id)
+    clock.ahead_s = 2 * HOUR + 4
+    house.loop.call(lambda desk: None).result(PATIENCE_S)
+    until(lambda: live(house) == [], "it is over")
+    assert house.wait(late).state is RunState.SUCCEEDED, "it waits for nothing that is gone"
+    assert house.run(inside).state is RunState.RUNNING, "what runs runs on"
+    gate.open()
+    assert house.wait(inside).state is RunState.SUCCEEDED

@@ -1,0 +1,139 @@
+"""The options that say how a run is warned and stopped, and how that is told; against a real server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rota.cli.slurm import values
+from rota.cli.slurm.batchopts import TABLE
+from rota.cli.slurm.options import UsageError, parse
+from rota.cli.slurm.request import shape, unsent
+from tests.app.house import until
+from tests.cli.lab import Lab
+from tests.cli.rota import Shell
+
+USR1 = 10
+HEEDS = "trap 'echo warned; exit 7' USR1; while :; do sleep 0.01; done"
+
+
+def test_every_word_about_stopping_arrives_and_is_shown(lab: Lab) -> None:
+    words = ("-t", "1w", "--preemptible", "--checkpoint-signal", "usr1", "--grace", "60s", "--warn", "5m")
+    run_id = lab.submit("--held", *words, "--", "true")
+    run = lab.json("show", run_id)
+    assert (run["time_limit_seconds"], run["preemptible"], run["checkpoint_signal"]) == (604800.0, True, USR1)
+    assert (run["grace_seconds"], run["warn_signal"], run["warn_seconds"]) == (60.0, USR1, 300.0)
+    told = lab.out("show", run_id)
+    assert "SIGUSR1 5 min before the limit" in told
+    assert "for others, by SIGUSR1 with 60 s of grace" in told
+    sweep_id = lab.out("sweep", "s", "--base", "true", "-p", "x=1..2", "--held", "-q", *words).strip()
+    for run_id in lab.json("show", sweep_id)["run_ids"]:
+        assert lab.json("show", run_id)["warn_seconds"] == 300.0
+
+
+def test_a_filler_stands_in_the_queue_as_one(lab: Lab) -> None:
+    lab.submit("-G", "8", "-N", "2", "--", "sleep", "1000")
+    lab.until_queue(running=1)
+    run_id = lab.submit("-G", "8", "-N", "2", "--filler", "-t", "20m", "-J", "eval", "--", "true")
+    (line,) = [line for line in lab.out("queue").splitlines() if line.startswith(run_id)]
+    assert " filler " in line
+    assert "at once, for anybody: a filler" in lab.out("show", run_id)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--checkpoint-signal", "HELLO"], "'HELLO' is no signal; write a name such as USR1"),
+        (["--grace", "soon"], "'soon' is not a time"),
+        (["--warn-signal", "USR1"], "there is no time limit to warn of"),
+        (["--filler"], "give a time limit, or an estimate, of at most 1 h"),
+        (["--filler", "-t", "20m", "--grace", "1m"], "a filler is killed at once"),
+    ],
+)
+def test_what_makes_no_sense_is_said_before_anything_is_done(lab: Lab, words: list[str], said: str) -> None:
+    done = lab.rota("submit", *words, "--", "true")
+    assert done.returncode != 0
+    assert said in done.stderr.decode()
+
+
+def test_who_ignored_its_signal_is_shown_as_such(lab: Lab) -> None:
+    with lab.client() as client:
+        client.set_policy(enable_preemption=True)
+        try:
+            line = "trap '' USR1; echo ready; while :; do sleep 1000; done"
+            words = (
+                "-p",
+                "low",
+                "--preemptible",
+                "--checkpoint-signal",
+                "USR1",
+                "--grace",
+                "0.3",
+                "-G",
+                "8",
+                "-N",
+                "2",
+            )
+            run_id = lab.submit(*words, "--shell", line)
+            until(lambda: client.logs(run_id).content.count("ready") == 2, "its handlers")
+            lab.submit("-p", "critical", "-G", "8", "-N", "2", "--", "sleep", "1000")
+            until(lambda: client.run(run_id).preemptions, "it has made way")
+        finally:
+            client.set_policy(enable_preemption=False)
+    told = lab.out("show", run_id)
+    assert "it ignored SIGUSR1 and was killed after its grace of 0.3 s" in told
+    assert "stopped 1 time for others, " in told
+    assert "it ignored SIGUSR1" in lab.out("history")
+
+
+def test_a_local_run_is_warned_too(shell: Shell) -> None:
+    done = shell.local("-t", "20", "--warn-signal", "USR1", "--warn", "18", "--", "sh", "-c", HEEDS)
+    assert (done.returncode, done.stdout) == (7, b"warned\n")
+    assert b"it had been warned of its time limit" in done.stderr
+    assert b"filler: " in shell.local("--filler", "--", "true").stderr
+
+
+# -- Slurm's words ----------------------------------------------------------------------------------------------------
+def test_a_batch_script_is_warned_as_slurm_would(lab: Lab) -> None:
+    """The shell of the script has no trap and lives; what it runs has one."""
+    lab.file(
+        "job.sh", f'#!/bin/bash\n#SBATCH -t 0:20 --signal=USR1@18\nsh -c "{HEEDS}"\necho "code $?" > out\nexit 5\n'
+    )
+    lab.slurm("sbatch", "--wait", "job.sh", code=5)
+    assert (lab.home / "out").read_text() == "code 7\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-t", "10", "--signal=USR1@300"], {"warn_signal": USR1, "warn_seconds": 300}),
+        (["-t", "10", "--signal=B:10"], {"warn_signal": USR1, "warn_seconds": 60}),
+        (["--signal=USR1@300"], {}),
+        (["-t", "1", "--signal=USR1@300"], {}),
+        (["--requeue"], {"preemptible": True}),
+        (["--requeue", "--no-requeue"], {"max_retries": 0}),
+        (["--no-requeue", "--requeue"], {"preemptible": True}),
+        (["--requeue", "--signal=USR1@90"], {"preemptible": True, "checkpoint_signal": USR1, "grace_seconds": 90}),
+        (["--requeue", "--signal=USR1@1"], {"preemptible": True, "checkpoint_signal": USR1, "grace_seconds": 10}),
+    ],
+)
+def test_signal_and_requeue(words: list[str], expected: dict[str, Any]) -> None:
+    fields = shape(parse(words, TABLE))
+    assert {name: fields[name] for name in fields if name not in ("gpu_count", "time_limit_seconds")} == expected
+
+
+def test_a_signal_that_cannot_be_sent_is_noted() -> None:
+    for words, said in (
+        (["--signal=USR1"], "there is none (-t)"),
+        (["-t", "1", "--signal=USR1@60"], "before the start"),
+        (["-t", "2", "--signal=USR1@60"], ""),
+        ([], ""),
+    ):
+        assert said in unsent(parse(words, TABLE)) and bool(said) == bool(unsent(parse(words, TABLE)))
+
+
+@pytest.mark.parametrize("text", ["", "HELLO", "USR1@", "USR1@soon", "@60", "X:USR1", "99", "USR1@999999"])
+def test_no_signals(text: str) -> None:
+    with pytest.raises(UsageError, match="--signal: "):
+        values.signal(text)

@@ -1,0 +1,115 @@
+"""How long a run will take: its sweep, its person's way of declaring, and which limit to suggest."""
+
+from __future__ import annotations
+
+import pytest
+
+from rota.core.policy import HOUR_S
+from rota.core.predict import ENOUGH_OF_ALL, HABITS_REMEMBERED, History, distribution, expectation
+from rota.core.run import Cause, Exit
+from rota.core.suggest import suggest
+from tests.unit.core.kit import Lab, node, spec
+
+DAY = 24 * HOUR_S
+
+
+def learned(history: History, *durations: float, user: str = "ann", **of) -> History:
+    for ran_s in durations:
+        history.learn(user, spec(**of), ran_s)
+    return history
+
+
+def test_a_sweep_tells_of_its_own_whatever_they_are_called():
+    history = learned(History(), 300, 310, 320, argv=("train", "--opt=adam"), group="s1")
+    other = spec(2, argv=("train", "--opt=sgd"), group="s1")
+    assert history.predict("ann", other) == 320
+    assert history.predict("ann", spec(2, argv=("train", "--opt=sgd"), group="s2")) is None
+
+
+def test_the_closest_circle_speaks_and_says_so():
+    history = learned(History(), 10, 20, 30, argv=("train", "1"))
+    told = history.quantiles("ann", spec(argv=("train", "2")))
+    assert told is not None
+    assert (told.points, told.count, told.source) == ((10, 20, 30), 3, "3 runs of this command")
+    wider = history.quantiles("ann", spec(4, argv=("train", "2")))
+    assert wider is not None and "other numbers of GPUs" in wider.source
+    assert history.quantiles("ann", spec(4, argv=("eval",))) is None
+
+
+def test_who_declares_three_days_for_an_hour_is_not_believed():
+    history = learned(History(), *[HOUR_S] * 10, argv=(), time_limit_s=3 * DAY)
+    new = spec(argv=("other",), time_limit_s=3 * DAY)
+    assert expectation(history, "ann", new, 4 * HOUR_S) == (HOUR_S, "declared habit")
+    assert expectation(history, "bob", new, 4 * HOUR_S) == (3 * DAY, "limit"), "another person's habit is not held"
+    shorter = spec(argv=("other",), time_limit_s=4 * HOUR_S)
+    assert expectation(history, "ann", shorter, 4 * HOUR_S) == (4 * HOUR_S, "limit"), "nor against another class"
+    assert expectation(history, "ann", new, 4 * HOUR_S, corrects=False) == (3 * DAY, "limit")
+
+
+def test_a_habit_is_of_the_same_width_where_enough_is_known():
+    history = learned(History(), *[60] * 5, gpus=1, argv=(), time_limit_s=DAY)
+    learned(history, *[6000] * 5, gpus=8, argv=(), time_limit_s=DAY)
+    assert history.habit("ann", DAY, 1) == (60, 60, 5)
+    assert history.habit("ann", DAY, 8) == (6000, 6000, 5)
+    assert history.habit("ann", DAY, 4) == (60, 6000, 10), "else of any width"
+    assert history.habit("ann", HOUR_S, 1) is None
+
+
+def test_only_the_newest_of_a_habit_count():
+    history = learned(History(), *[60] * 100, *[600] * HABITS_REMEMBERED, argv=(), time_limit_s=DAY)
+    assert history.habit("ann", DAY, 1) == (600, 600, HABITS_REMEMBERED)
+
+
+def test_what_everybody_declares_counts_for_somebody_new_only_in_a_forecast():
+    history = learned(History(), *[100] * ENOUGH_OF_ALL, argv=(), time_limit_s=DAY)
+    new = spec(argv=("x",), time_limit_s=DAY)
+    told = history.quantiles("bob", new)
+    assert told is not None and told.source.endswith("everybody's runs with such a time limit")
+    assert expectation(history, "bob", new, 1.0) == (DAY, "limit")
+
+
+def test_a_limit_bounds_what_is_foretold():
+    history = learned(History(), 100, 200, 300)
+    told = history.quantiles("ann", spec(time_limit_s=150.0))
+    assert told is not None and told.quantile(0.99) == 150
+
+
+def test_all_of_the_work_is_learned_also_what_was_done_before_it_made_way():
+    lab = Lab(node("a"))
+    for _ in range(3):
+        run = lab.submit(1, preemptible=True, saves=True)
+        lab.step()
+        lab.now += 100
+        lab.stop(run, Cause.PREEMPTED)
+        lab.end(run, Exit(Cause.PREEMPTED))
+        lab.step()
+        lab.end(run, Exit(Cause.EXITED, code=0, started_tick=0.0, ended_tick=40.0))
+    assert lab.state.history.predict("ann", spec()) == 140
+
+
+def test_an_estimate_is_believed_until_the_command_has_shown_itself():
+    lab = Lab(node("a"))
+    run = lab.run(lab.submit(estimate_s=50.0, expected=50.0))
+    assert distribution(lab.state.history, run).source == "its estimate"
+    learned(lab.state.history, *[400] * 3, argv=("something", "else"))
+    assert distribution(lab.state.history, run).source == "its estimate", "what else ann runs says less"
+    learned(lab.state.history, *[300] * 3)
+    assert distribution(lab.state.history, run).count == 3
+
+
+# -- suggestions ------------------------------------------------------------------------------------------------------
+def test_a_limit_is_suggested_from_five_runs_on():
+    history = learned(History(), *[HOUR_S] * 4)
+    assert suggest(history, "ann", spec()) is None
+    learned(history, *[HOUR_S] * 20)
+    said = suggest(history, "ann", spec())
+    assert said is not None
+    assert (said.limit_s, said.runs) == (pytest.approx(HOUR_S, rel=0.2), 24)
+    assert said.text == "95 % of your runs like this end by 70 min (24 seen)"
+
+
+def test_nothing_is_suggested_to_who_gave_a_limit_near_enough():
+    history = learned(History(), *[HOUR_S] * 24)
+    assert suggest(history, "ann", spec(time_limit_s=4 * HOUR_S)) is None
+    assert suggest(history, "ann", spec(time_limit_s=DAY)) is not None
+    assert suggest(history, "ann", spec(argv=("other",))) is None, "other commands say nothing about this one"
