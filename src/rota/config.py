@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.core.clusters import LABELS, canonical
+from rota.core.policynames import NAMES
 
 
 class BadSetting(Exception):
@@ -42,7 +43,7 @@ class Settings:
     workdir: str = ""  # of runs that name none; "" = where the server was started
     shared_token: str = ""  # acts as an admin named `shared`
     scheduling: bool = True  # False = start paused
-    ordering: str = ""  # "" = as it was, at first by priority
+    ordering: str = ""  # an ordering, or a whole policy by its name; "" = as it was, at first auto
     queue_capacity: int = 100  # of POST /queue/submit
     cluster_type: str = ""  # said instead of detected
     tmux_session: str = ""  # in which `rota attach --tmux` opens its windows; "" = the one it is called from
@@ -142,7 +143,7 @@ SOURCES = (
     Source(
         "ordering",
         ("ROTA_SCHEDULING_POLICY", "RESEARCH_AGENT_SCHEDULING_POLICY"),
-        _one_of("priority", "fcfs", "sjf", "fair_share"),
+        _one_of("priority", "fcfs", "sjf", "fair_share", *NAMES),
     ),
     Source("queue_capacity", ("ROTA_QUEUE_CAPACITY", "RESEARCH_AGENT_MAX_QUEUE_SIZE"), _number(1, 200_000)),
     Source("cluster_type", ("ROTA_CLUSTER_TYPE", "RESEARCH_AGENT_CLUSTER_TYPE"), _kind),

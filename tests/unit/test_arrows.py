@@ -40,7 +40,7 @@ class Rule:
 DOOR = ("rota.core", "rota.app", "rota.config", "rota.observe")
 RULES = {
     "__init__": Rule(lazy=("rota.client",)),
-    "config": Rule(rota=("rota.core.clusters",)),
+    "config": Rule(rota=("rota.core.clusters", "rota.core.policynames")),
     "observe": Rule(),
     "client": Rule(rota=("rota.client",)),
     "core": Rule(rota=("rota.core",), banned=IMPURE),

@@ -25,9 +25,11 @@ from rota.app.leases import Leases
 from rota.app.ports import Detector, Processes, Samples
 from rota.app.service import Service
 from rota.config import Settings, default_data_dir
-from rota.core.policy import Ordering
+from rota.core.policy import Ordering, Policy
+from rota.core.presets import named
 
 HOUSE = Principal("rota", Role.ADMIN)
+PLAIN_NAMES = ("priority", "fcfs", "sjf", "fair_share")
 STARTED_PAUSED = "the server was started with scheduling off"
 ADMIN_TOKEN = "admin.token"  # noqa: S105 - the name of a file
 FIRST_UID = 1000  # of people, by custom
@@ -77,8 +79,16 @@ def _apply(service: Service, settings: Settings) -> None:
         service.do(HOUSE, Pause(STARTED_PAUSED))
     elif view.paused and view.pause_why == STARTED_PAUSED:
         service.do(HOUSE, Resume())
-    if settings.ordering and view.policy.ordering != settings.ordering:
-        service.do(HOUSE, SetPolicy(replace(view.policy, ordering=Ordering(settings.ordering))))
+    wanted = _named(settings.ordering, view.policy)
+    if wanted != view.policy:
+        service.do(HOUSE, SetPolicy(wanted))
+
+
+def _named(name: str, policy: Policy) -> Policy:
+    """The four names that servers of this field know say who is next, and leave the rest as it was set."""
+    if not name:
+        return policy
+    return replace(policy, ordering=Ordering(name)) if name in PLAIN_NAMES else named(name, policy)
 
 
 def _own_secret(path: Path) -> bytes:

@@ -7,22 +7,26 @@ move. A view is made when somebody asks and kept until something happens: who as
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from threading import Lock
 
 from rota.core import order
 from rota.core.node import Node
-from rota.core.order import Key
+from rota.core.order import Band, Key
 from rota.core.policy import Ordering, Policy
+from rota.core.rank import ahead
 from rota.core.reservation import Reservation
 from rota.core.resources import bits
 from rota.core.run import ACTIVE, ENDED, Run, RunState
 from rota.core.state import State
-from rota.core.usage import Usage
+from rota.core.usage import Shares
 
-Line = list[tuple[Key, str]]  # the queued runs of one person, first is next
+Line = list[tuple[Key, str]]  # queued runs of one person and band, first is next
+Lines = dict[tuple[str, Band], Line]
+MOVED = (Ordering.FAIR_SHARE, Ordering.AUTO)  # by what people use, or by time: the keys alone do not say who is next
 
 
 class View:
@@ -39,8 +43,8 @@ class View:
         self.runs: Mapping[str, Run] = window.runs.copy()
         self._held = tuple(window.held)
         self._active = tuple(window.active)
-        self._lines = {user: line.copy() for user, line in window.lines.items()}
-        self._usage = window.usage
+        self._lines = {lane: line.copy() for lane, line in window.lines.items()}
+        self._shares = window.shares()
 
     def queue(self) -> list[Run]:
         """Queued, in the order of the policy; those that wait for others or back off stand there too."""
@@ -55,7 +59,7 @@ class View:
     def position(self, run_id: str) -> int | None:
         """1 = next; None = it does not stand in the queue."""
         run = self.runs.get(run_id)
-        return None if run is None else _position(run, self._lines, self.policy, self._share)
+        return None if run is None else _position(run, self._lines, self.policy, self._shares)
 
     def total_gpus(self) -> int:
         return sum(len(node.gpus) for node in self.nodes.values())
@@ -83,37 +87,26 @@ class View:
 
     @cached_property
     def _order(self) -> list[str]:
-        if self.policy.ordering is not Ordering.FAIR_SHARE:
+        policy, shares = self.policy, self._shares
+        if policy.ordering not in MOVED:
             return [run_id for _, run_id in sorted(chain.from_iterable(self._lines.values()))]
-        ranked: dict[float, list[Line]] = {}
-        for user, line in self._lines.items():
-            ranked.setdefault(self._share(user), []).append(line)
-        return [run_id for share in sorted(ranked) for _, run_id in sorted(chain.from_iterable(ranked[share]))]
-
-    def _share(self, user: str) -> float:
-        return _share(user, self.policy, self._usage, self.at)
-
-
-def _share(user: str, policy: Policy, usage: Mapping[str, Usage], at: float) -> float:
-    return usage.get(user, Usage()).decayed(at, policy.half_life_s)
+        ranked = [
+            (order.rank(policy, shares, user, band, key), key, run_id)
+            for (user, band), line in self._lines.items()
+            for key, run_id in line
+        ]
+        return [run_id for _, _, run_id in sorted(ranked)]
 
 
-def _position(run: Run, lines: Mapping[str, Line], policy: Policy, share_of: Callable[[str], float]) -> int | None:
-    """By a search in each person's line, not by walking."""
+def _position(run: Run, lines: Lines, policy: Policy, shares: Shares) -> int | None:
+    """By a search in each line, not by walking."""
     if run.state is not RunState.QUEUED:
         return None
-    entry = (order.key(policy, run), run.id)
-    if policy.ordering is not Ordering.FAIR_SHARE:
-        return 1 + sum(bisect_left(line, entry) for line in lines.values())
-    mine = share_of(run.user)
-    ahead = 0
-    for user, line in lines.items():
-        share = share_of(user)
-        if share < mine:
-            ahead += len(line)
-        elif share == mine:
-            ahead += bisect_left(line, entry)
-    return ahead + 1
+    key, band = order.key(policy, run), order.band(policy, run)
+    if policy.ordering not in MOVED:
+        return 1 + sum(bisect_left(line, (key, run.id)) for line in lines.values())
+    mine = (order.rank(policy, shares, run.user, band, key), key)
+    return 1 + sum(ahead(policy, shares, lane, line, mine) for lane, line in lines.items())
 
 
 class Window:
@@ -130,7 +123,8 @@ class Window:
             self.runs: dict[str, Run] = {}
             self.active: dict[str, None] = {}  # in the order of their start
             self.held: dict[str, None] = {}
-            self.lines: dict[str, Line] = {}
+            self.lines: Lines = {}
+            self.people: Counter[str] = Counter()  # how many live runs each person has
             self.archived: set[str] = set()
             self.policy = state.policy
             self._nodes_changed = -1
@@ -189,14 +183,18 @@ class Window:
             return self._place(run)
 
     def _place(self, run: Run) -> int | None:
-        return _position(run, self.lines, self.policy, lambda user: _share(user, self.policy, self.usage, self.at))
+        return _position(run, self.lines, self.policy, self.shares())
+
+    def shares(self) -> Shares:
+        return Shares(self.usage, self.people.copy(), self.at, self.policy.half_life_s, self._gpus)
 
     def _add(self, run: Run) -> None:
         self.runs[run.id] = run
+        self.people[run.user] += 1
         if run.archived_at is not None:
             self.archived.add(run.id)
         if run.state is RunState.QUEUED:
-            line = self.lines.setdefault(run.user, [])
+            line = self.lines.setdefault((run.user, order.band(self.policy, run)), [])
             entry = (order.key(self.policy, run), run.id)
             if not line or entry > line[-1]:
                 line.append(entry)
@@ -209,11 +207,15 @@ class Window:
 
     def _remove(self, run: Run, becomes: Run) -> None:
         self.archived.discard(run.id)
+        self.people[run.user] -= 1
+        if not self.people[run.user]:
+            del self.people[run.user]
         if run.state is RunState.QUEUED:
-            line = self.lines[run.user]
+            lane = (run.user, order.band(self.policy, run))
+            line = self.lines[lane]
             del line[bisect_left(line, (order.key(self.policy, run), run.id))]
             if not line:
-                del self.lines[run.user]
+                del self.lines[lane]
         elif run.state is RunState.HELD:
             del self.held[run.id]
         elif becomes.state not in ACTIVE:  # else it keeps its place
@@ -223,7 +225,8 @@ class Window:
         queued = list(self._queued())
         self.lines = {}
         for run in queued:
-            self.lines.setdefault(run.user, []).append((order.key(self.policy, run), run.id))
+            lane = (run.user, order.band(self.policy, run))
+            self.lines.setdefault(lane, []).append((order.key(self.policy, run), run.id))
         for line in self.lines.values():
             line.sort()
 
@@ -235,8 +238,9 @@ class Window:
         self.paused, self.pause_why = state.paused, state.pause_why
         self.caps = dict(state.caps)
         self.reservations = state.calendar
-        self.usage = dict(state.usage) if state.policy.ordering is Ordering.FAIR_SHARE else {}
+        self.usage = dict(state.usage) if state.policy.ordering in MOVED else {}
         if state.nodes_changed != self._nodes_changed:
             self._nodes_changed = state.nodes_changed
             self.nodes: Mapping[str, Node] = dict(state.nodes)
+            self._gpus = sum(len(node.gpus) for node in state.nodes.values())
         self._view = None

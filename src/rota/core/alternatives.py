@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 from rota.core import changes
 from rota.core.changes import Change
@@ -16,6 +16,7 @@ from rota.core.run import Run
 from rota.core.snapshot import Snapshot, snapshot
 from rota.core.state import State
 from rota.core.suggest import suggest
+from rota.core.walk import fork_cost, pass_cost
 
 TRIED = 8
 BUDGET = 500_000
@@ -33,14 +34,20 @@ class Alternative:
 
 def alternatives(state: State, now: float, run: Run, budget: int = BUDGET) -> tuple[Alternative, ...]:
     """Best first. `budget` is for all of them together; `state.history` is what is believed."""
-    each = budget // (TRIED + 1)
+    dear = fork_cost(state) + pass_cost(state)
+    tried = max(2, min(TRIED, budget // dear - 1))
+    each = max(1, budget // (tried + 1) - dear)
     as_it_is = forecast(state, now, [run.id], each).get(run.id)
     if as_it_is is not None and as_it_is - now < LEAST_S:
         return ()
+    world = state.fork()
+    world.history = state.history
     found = []
     with_fewer = math.inf  # the soonest start that some smaller number of GPUs would bring
-    for change in _candidates(state, now, run):
-        start = _try(state, now, change, each, as_it_is)
+    for change in islice(_candidates(state, now, run), tried):
+        world.put(change.run)
+        known = forecast(world, now, [run.id], each, math.inf if as_it_is is None else as_it_is)
+        start = known.get(run.id)
         if start is None:
             continue
         sooner_s = None if as_it_is is None else as_it_is - start
@@ -62,7 +69,7 @@ def _candidates(state: State, now: float, run: Run) -> Iterator[Change]:
         changes.gentle(snap, run, plan), _usual(state, run), _largest(snap, run), changes.half(run), changes.raised(run)
     )
     for change in listed:
-        if change.words not in seen and len(seen) < TRIED:
+        if change.words not in seen:
             seen.add(change.words)
             yield change
 
@@ -78,11 +85,3 @@ def _largest(snap: Snapshot, run: Run) -> Iterator[Change]:
     for change in changes.fewer(snap, run):
         yield change
         return
-
-
-def _try(state: State, now: float, change: Change, budget: int, until: float | None) -> float | None:
-    world = state.fork()
-    world.history = state.history
-    world.put(change.run)
-    known = forecast(world, now, [change.run.id], budget, math.inf if until is None else until)
-    return known.get(change.run.id)

@@ -18,16 +18,16 @@ may have (core/zones.py).
 
 from __future__ import annotations
 
-import math
 from heapq import heapify, heappop, heappush
 
+from rota.core import order
 from rota.core.backfill import exchange, outside, reserve
 from rota.core.board import Board
 from rota.core.conservative import Profile
 from rota.core.order import Key
 from rota.core.place import place
 from rota.core.plan import Plan, Preempt, Reserve, Start
-from rota.core.policies import auto, las
+from rota.core.policies import las
 from rota.core.policy import Backfill, Ordering
 from rota.core.preempt import Making, Stopping
 from rota.core.progress import bound_s, left_of
@@ -116,23 +116,19 @@ class _Pass:
     def entry(self, lane: Lane, at: int) -> Entry:
         key, run_id = lane.runs[at]
         run = self.snap.runs[run_id]
-        standing = self.standing_of(lane, key, run)
+        standing = self.standing_of(lane, key)
         past = run.past
         if past and past[-1].for_run in self.snap.queue and not run.spec.filler:
             # It was stopped for a run that still waits: not before that one, whatever the order says, or the two
             # would stop and start in turns for ever.
             first = self.snap.runs[past[-1].for_run]
             turn, seq = self.snap.queue.key_of(first.id)
-            theirs = self.standing_of(self.snap.queue.lane_of(first.id), (turn, seq), first)
+            theirs = self.standing_of(self.snap.queue.lane_of(first.id), (turn, seq))
             standing, key = max((standing, key), (theirs, (turn, seq + 1)))
         return (standing, key, run_id, lane, at)
 
-    def standing_of(self, lane: Lane, key: Key, run: Run) -> float:
-        if run.spec.filler:
-            return math.inf
-        if self.ordering is Ordering.AUTO:
-            return auto.of_lane(self.policy, lane.band, key[0], self.snap.now, self.shares.factor(lane.user))
-        return self.shares.of(lane.user) if self.moves else 0.0
+    def standing_of(self, lane: Lane, key: Key) -> float:
+        return order.rank(self.policy, self.shares, lane.user, lane.band, key)
 
     # -- what becomes of one ----------------------------------------------------------------------------------------
     def used_up(self) -> bool:
@@ -160,7 +156,7 @@ class _Pass:
             return self.book(run)
         if self.reserve is not None and not self.may_be_stopped(run):
             return self.pass_by(run, lane, zone, standing)
-        spot = None if full else place(self.zones.board(zone), lane.request)
+        spot = None if full else place(self.zones.board(zone), lane.request, self.snap.packer)
         if spot is not None:
             self.start(run, spot)
             return True
@@ -193,7 +189,7 @@ class _Pass:
         if where in self.unplaceable:
             return self.make_room(run, where, standing)
         if self.snap.now + bound_s(run) <= self.reserve.at:
-            spot = place(self.zones.board(zone), lane.request)
+            spot = place(self.zones.board(zone), lane.request, self.snap.packer)
             if spot is None:
                 self.unplaceable.add(where)
                 return self.make_room(run, where, standing)
@@ -202,7 +198,7 @@ class _Pass:
             self.reserve = exchange(self.reserve, request, spot, self.board, self.outside)
             return True
         free = self.outside if zone == EVERYWHERE else self.zones.seen(self.outside, zone)
-        spot = None if where in self.too_long else place(free, lane.request)
+        spot = None if where in self.too_long else place(free, lane.request, self.snap.packer)
         if spot is None:
             self.too_long.add(where)
         else:

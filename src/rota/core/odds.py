@@ -21,7 +21,7 @@ from rota.core.rank import before
 from rota.core.run import Run
 from rota.core.snapshot import snapshot
 from rota.core.state import State
-from rota.core.walk import BUDGET, Walk
+from rota.core.walk import BUDGET, Walk, fork_cost
 
 MOST, FEWEST = 16, 4  # walks; powers of two
 MANY_WAITING = 40_000  # walk copies of such a queue only FEWEST times
@@ -51,11 +51,12 @@ class Scenarios:
         self._known: dict[str, Distribution] = {}
         self._drawn: dict[tuple[str, int], float] = {}
         self._walks: list[Walk] = []
+        self._beyond: dict[str, float] = {}
 
     def odds(self, run_id: str) -> Odds:
         if not self._walks:
             self._walks = [self._walk(number) for number in range(_how_many(self.state))]
-        each = BUDGET // len(self._walks)
+        each = max(0, BUDGET // len(self._walks) - fork_cost(self.state))
         found = [self._start(number, run_id, each) for number in range(len(self._walks))]
         starts = sorted(start for start, _ in found)
         p50, p90 = quantile(starts, 0.5), quantile(starts, 0.9)
@@ -70,13 +71,17 @@ class Scenarios:
     def _start(self, number: int, run_id: str, budget: int) -> tuple[float, bool]:
         """When it starts in this walk, inf = never; and whether that lies beyond what could be walked."""
         walk = self._walks[number]
+        if walk.cost == 0:
+            walk.step()  # whatever it costs: who goes at once is told so
         at = walk.find(run_id, budget)
         if at is not None:
             return at, False
         if walk.over or run_id not in walk.world.queue:
             return math.inf, False
+        if run_id not in self._beyond:
+            self._beyond[run_id] = _beyond(walk, run_id)  # much the same in every walk
         doubt = SLOWEST + (QUICKEST - SLOWEST) * share("", number, len(self._walks))
-        return walk.now + doubt * _beyond(walk, run_id), True
+        return walk.now + doubt * self._beyond[run_id], True
 
     # -- draws --------------------------------------------------------------------------------------------------------
     def _walk(self, number: int) -> Walk:

@@ -6,15 +6,18 @@ Every ordering sorts a waiting run once, inside a lane of runs that stay in that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from rota.core.policies import auto, fair_share, fcfs, las, priority, sjf, srtf
 from rota.core.policy import Ordering, Policy
 from rota.core.run import Run
+from rota.core.usage import Shares
 
 Key = tuple[float, int]
 Band = tuple[object, ...]
 PLAIN: Band = ()
+_KIND = ("left", "bound", "priority", "preemptible")  # of auto
 
 _KEYS: Mapping[Ordering, Callable[[Policy, Run], Key]] = {
     Ordering.FCFS: fcfs.key,
@@ -40,6 +43,23 @@ def band(policy: Policy, run: Run) -> Band:
     if spec.filler or spec.reservation:
         return (*kind, spec.filler, spec.reservation)
     return kind
+
+
+def is_filler(band: Band) -> bool:
+    return len(band) % len(_KIND) == 2 and bool(band[-2])  # the last two are added by `band`, where needed
+
+
+def rank(policy: Policy, shares: Shares, user: str, band: Band, key: Key) -> float:
+    """What ranks lanes against each other: of a waiting run that stands in such a lane with such a key."""
+    if is_filler(band):
+        return math.inf
+    match policy.ordering:
+        case Ordering.AUTO:
+            return auto.of_lane(policy, band, key[0], shares.now, shares.factor(user))
+        case Ordering.FAIR_SHARE:
+            return shares.of(user)
+        case _:
+            return 0.0
 
 
 def standing(policy: Policy, run: Run, now: float, share: float) -> float:

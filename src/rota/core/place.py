@@ -8,15 +8,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rota.core.board import Board, Layout, kib
 from rota.core.resources import Placement, Request, Slice, lowest
 
+if TYPE_CHECKING:
+    from rota.core.fragment import Packer
+
 Eligible = tuple[tuple[int, int], ...]
 
 
-def place(board: Board, request: Request) -> Placement | None:
-    """GPUs for the request out of what is free on the board, or None. The board is not changed."""
+def place(board: Board, request: Request, packer: Packer | None = None) -> Placement | None:
+    """GPUs for the request out of what is free on the board, or None. The board is not changed.
+
+    What fits on one node goes where the packer says, if there is one; whether it fits is the same with and without.
+    """
     if request.gpus > board.free_gpus:
         return None
     eligible = board.layout.eligible(request)
@@ -26,7 +33,10 @@ def place(board: Board, request: Request) -> Placement | None:
     if request.gpus > largest:
         whole = _whole_nodes(board, request, eligible, largest)
         return _spread(board, request, eligible) if whole is None and request.span else whole
-    node = next(_by_fit(board, request, eligible, request.gpus), None)
+    if packer is None:
+        node = next(_by_fit(board, request, eligible, request.gpus), None)
+    else:
+        node = packer.choose(board, request)
     if node is not None:
         return (_slice(board, node, request, request.gpus),)
     return _spread(board, request, eligible) if request.span and request.gpus > 1 else None

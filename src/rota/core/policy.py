@@ -31,6 +31,13 @@ class Backfill(StrEnum):
     NONE = "none"  # strictly in order
 
 
+class Packing(StrEnum):
+    """Which of the nodes that have room."""
+
+    BEST_FIT = "best_fit"  # the fullest, so that whole nodes stay free
+    FRAGMENT = "fragment"  # where the least room is lost for what usually comes (core/fragment.py)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Per person; 0 = no limit."""
@@ -44,6 +51,7 @@ class Limits:
 class Policy:
     ordering: Ordering = Ordering.AUTO
     backfill: Backfill = Backfill.EASY
+    packing: Packing = Packing.BEST_FIT
     backfill_depth: int = 500  # runs looked at per pass behind the reservation
     max_concurrent: int = 0  # active runs in all; 0 = no limit
     max_queue: int = 200_000

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rota.core.policy import Backfill, Ordering, Policy
+from rota.core.policynames import NAMES
 
 _PRESETS: Mapping[str, Mapping[str, Any]] = {
     "fcfs-strict": {"ordering": Ordering.FCFS, "backfill": Backfill.NONE},
@@ -20,7 +21,10 @@ _PRESETS: Mapping[str, Mapping[str, Any]] = {
     "las": {"ordering": Ordering.LAS, "backfill": Backfill.SKIP, "preemption": True},
     "auto": {"ordering": Ordering.AUTO, "backfill": Backfill.EASY, "preemption": True, "corrects": True},
 }
-NAMES = tuple(_PRESETS)
+assert tuple(_PRESETS) == NAMES
+
+
+__all__ = ["NAMES", "name_of", "named"]
 
 
 def named(name: str, base: Policy | None = None) -> Policy:

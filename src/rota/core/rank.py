@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from rota.core.order import Key
-from rota.core.policies import auto
-from rota.core.policy import Ordering
+from rota.core import order
+from rota.core.order import Band, Key
+from rota.core.policy import Policy
 from rota.core.queue import Lane
 from rota.core.snapshot import Snapshot
 from rota.core.usage import Shares
@@ -27,29 +26,18 @@ def before(snap: Snapshot, run_id: str, most: int | None = None) -> Iterator[str
 
 
 def _lanes(snap: Snapshot, run_id: str) -> Iterator[tuple[Lane, int]]:
-    """Each lane, and how many of it go first: within a lane who came later never stands better."""
-    shares = Shares(snap.usage, snap.load, snap.now, snap.policy.half_life_s, snap.board.layout.gpus)
-
-    def turn(lane: Lane, key: Key) -> tuple[float, Key]:
-        return _standing(snap, shares, lane, key), key
-
-    mine = turn(snap.queue.lane_of(run_id), snap.queue.key_of(run_id))
+    """Each lane, and how many of it go first."""
+    policy = snap.policy
+    shares = Shares(snap.usage, snap.load, snap.now, policy.half_life_s, snap.board.layout.gpus)
+    mine, key = snap.queue.lane_of(run_id), snap.queue.key_of(run_id)
+    at = (order.rank(policy, shares, mine.user, mine.band, key), key)
     for lane in snap.queue.lanes():
-        yield lane, bisect_left(lane.runs, mine, key=_of(lane, turn))
+        yield lane, ahead(policy, shares, (lane.user, lane.band), lane.runs, at)
 
 
-def _of(lane: Lane, turn: Callable[[Lane, Key], tuple[float, Key]]) -> Callable[[tuple[Key, str]], tuple[float, Key]]:
-    return lambda entry: turn(lane, entry[0])
-
-
-def _standing(snap: Snapshot, shares: Shares, lane: Lane, key: Key) -> float:
-    """As the pass ranks lanes against each other."""
-    if snap.runs[lane.runs[0][1]].spec.filler:
-        return math.inf
-    match snap.policy.ordering:
-        case Ordering.AUTO:
-            return auto.of_lane(snap.policy, lane.band, key[0], snap.now, shares.factor(lane.user))
-        case Ordering.FAIR_SHARE:
-            return shares.of(lane.user)
-        case _:
-            return 0.0
+def ahead(
+    policy: Policy, shares: Shares, lane: tuple[str, Band], runs: list[tuple[Key, str]], at: tuple[float, Key]
+) -> int:
+    """How many of a lane go before one that stands there: within a lane who came later never stands better."""
+    user, band = lane
+    return bisect_left(runs, at, key=lambda entry: (order.rank(policy, shares, user, band, entry[0]), entry[0]))

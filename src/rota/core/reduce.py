@@ -55,6 +55,7 @@ def _submitted(state: State, event: e.RunSubmitted) -> None:
             queued_at=None if event.held else event.at,
         )
     )
+    state.shapes.add(event.spec.request)
     state.next_seq = max(state.next_seq, event.seq + 1)
 
 

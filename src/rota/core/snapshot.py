@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rota.core.board import Board
-from rota.core.policy import Policy
+from rota.core.fragment import Packer
+from rota.core.policy import Packing, Policy
 from rota.core.queue import Queue
 from rota.core.reservation import Reservation
 from rota.core.run import Run
@@ -32,6 +33,7 @@ class Snapshot:
     groups: Mapping[str, int]  # active runs of each
     stoppable: Collection[str] = ()  # active runs that said they may be stopped
     reservations: tuple[Reservation, ...] = ()  # by start
+    packer: Packer | None = None  # None = best fit
 
 
 def snapshot(state: State, now: float) -> Snapshot:
@@ -53,4 +55,5 @@ def snapshot(state: State, now: float) -> Snapshot:
         groups=state.groups,
         stoppable=state.stoppable,
         reservations=state.calendar,
+        packer=state.packer() if state.policy.packing is Packing.FRAGMENT else None,
     )

@@ -9,6 +9,7 @@ from bisect import bisect_left, insort
 
 from rota.core import order
 from rota.core.board import Board, Layout
+from rota.core.fragment import Packer
 from rota.core.node import Node
 from rota.core.policy import Policy
 from rota.core.predict import History
@@ -16,6 +17,7 @@ from rota.core.queue import Queue
 from rota.core.reservation import Reservation, by_start, next_edge
 from rota.core.resources import gpu_count
 from rota.core.run import ACTIVE, ENDED, Run, RunState
+from rota.core.shapes import Shapes
 from rota.core.timeline import Timeline
 from rota.core.usage import Load, Usage
 
@@ -41,6 +43,8 @@ class State:
         # indices: derived from the above, rebuilt by index_all()
         self._board: Board | None = Board(Layout(()))  # None = the nodes changed since it was laid
         self.nodes_changed = 0  # how often
+        self.shapes = Shapes()  # what was asked for lately
+        self._packer: Packer | None = None
         self.queue = Queue()  # ready to start: queued, nothing to wait for
         self.delayed: list[tuple[float, str]] = []  # queued, backing off until then
         self.woken = 0  # how many have ever come out of it
@@ -195,6 +199,13 @@ class State:
                 self._board.take(tuple(part for part in attempt.placement if part.node in self.nodes))
         return self._board
 
+    def packer(self) -> Packer:
+        """Made anew only when the nodes or the typical shapes changed: it remembers what it computed."""
+        layout, typical = self.board.layout, self.shapes.typical()
+        if self._packer is None or self._packer.layout is not layout or self._packer.typical is not typical:
+            self._packer = Packer(layout, typical)
+        return self._packer
+
     # -- whole ------------------------------------------------------------------------------------------------------
     def reorder(self) -> None:
         """The policy changed: sort the queue anew."""
@@ -206,6 +217,7 @@ class State:
         """After loading rows: build every index from the facts."""
         for run in self.runs.values():
             self._index(run)
+            self.shapes.add(run.spec.request)
         self.calendar = by_start(self.reservations.values())
         self.relay()
 
@@ -220,6 +232,7 @@ class State:
         twin.usage = dict(self.usage)
         twin.reservations, twin.calendar = dict(self.reservations), self.calendar
         twin._board = self.board.copy()
+        twin.shapes, twin._packer = self.shapes.copy(), self._packer
         twin.queue = self.queue.copy()
         twin.delayed = list(self.delayed)
         twin.dependents = {key: set(waiters) for key, waiters in self.dependents.items()}

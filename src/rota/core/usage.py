@@ -7,7 +7,7 @@ before the first of them has used a second; the end trues the charge up.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -47,9 +47,11 @@ class Shares:
     """What each person has used, at one moment."""
 
     def __init__(
-        self, usage: Mapping[str, Usage], load: Mapping[str, Load], now: float, half_life_s: float, gpus: int
+        self, usage: Mapping[str, Usage], people: Collection[str], now: float, half_life_s: float, gpus: int
     ) -> None:
-        self._usage, self._load, self._now, self._half_life_s = usage, load, now, half_life_s
+        """`people`: those who want something now. `gpus`: of the whole cluster."""
+        self.now = now
+        self._usage, self._people, self._half_life_s = usage, people, half_life_s
         self._known: dict[str, float] = {}
         self._factors: dict[str, float] = {}
         self._calm = CALM_S * max(gpus, 1)
@@ -58,7 +60,7 @@ class Shares:
     def of(self, user: str) -> float:
         known = self._known.get(user)
         if known is None:
-            known = self._known[user] = self._usage.get(user, Usage()).decayed(self._now, self._half_life_s)
+            known = self._known[user] = self._usage.get(user, Usage()).decayed(self.now, self._half_life_s)
         return known
 
     def add(self, user: str, gpu_s: float) -> None:
@@ -69,7 +71,7 @@ class Shares:
         known = self._factors.get(user)
         if known is None:
             if self._mean is None:
-                self._mean = sum(self.of(other) for other in self._load) / max(1, len(self._load))
+                self._mean = sum(self.of(other) for other in self._people) / max(1, len(self._people))
             ratio = (self.of(user) + self._calm) / (self._mean + self._calm)
             known = self._factors[user] = min(max(ratio, 1 / MOST), MOST) ** FAIRNESS
         return known

@@ -38,7 +38,7 @@ class Walk:
         self.over = False  # nothing will happen any more
         self._lasts = lasts
         self._decided = False
-        self._least = 60 + sum(1 for _ in self.world.queue.lanes()) + len(self.world.nodes)  # of a pass
+        self._least = pass_cost(self.world)
         self._look_again: float | None = None
         self._ends = [(self._end_of(self.world.runs[run_id]), run_id) for _, run_id in self.world.timeline]
         self._due = {run_id: end for end, run_id in self._ends}  # a stop brings it forward
@@ -134,6 +134,15 @@ class Walk:
         end = self.now + self._lasts(run, done_s(self.world.policy, run, self.now))
         stop = run.attempt.stop
         return end if stop is None else max(self.now, min(end, stop.at + stop.grace_s))
+
+
+def pass_cost(state: State) -> int:
+    """Of a pass that looks at nobody: each lane is ranked, each node copied."""
+    return 60 + 2 * sum(1 for _ in state.queue.lanes()) + len(state.nodes)
+
+
+def fork_cost(state: State) -> int:
+    return len(state.runs) + 4 * sum(1 for _ in state.queue.lanes())
 
 
 def planned(run_id: str, number: int, now: float, placement: Placement) -> e.Event:

@@ -103,14 +103,13 @@ class World:
             life.cause = Cause.CANCELLED
         heeds = order.signal != SIGKILL and not life.deaf
         ends_at = now if heeds else now + order.grace_s
-        if ends_at >= life.ends_at:
-            return  # it is over before
-        life.ends_at = ends_at
-        if not heeds:
-            self._force(life, order.signal, order.grace_s)
-        else:
-            life.signal = None if life.saves and order.signal not in heard.POLITE else order.signal
-        self._at(ends_at, name)
+        if ends_at < life.ends_at:  # else it is over before
+            life.ends_at = ends_at
+            if not heeds:
+                self._force(life, order.signal, order.grace_s)
+            else:
+                life.signal = None if life.saves and order.signal not in heard.POLITE else order.signal
+        self._at(life.ends_at, name)
 
     def _force(self, life: _Life, signal: int, grace_s: float) -> None:
         life.signal = SIGKILL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,12 +20,14 @@ from rota.api.render.gpus import Picture
 from rota.api.render.job import Statistics, statistics_of
 from rota.app.authz import Principal
 from rota.app.commands import Pause, Resume, SetPolicy
-from rota.core.policy import LARGEST, Backfill, Limits, Ordering, Policy
+from rota.core.policy import LARGEST, Backfill, Limits, Ordering, Packing, Policy
+from rota.core.presets import NAMES, named
 
 router = APIRouter(tags=["orchestrator"])
 changing = asyncio.Lock()  # a change is made to what the last one left
 
 Number = Annotated[int, Field(ge=0, le=int(LARGEST))]
+Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
 
 
 class LimitsOf(Body):
@@ -48,6 +50,13 @@ class PolicyOf(BaseModel):
     aging_seconds: float
     half_life_seconds: float
     default_duration_seconds: float
+    enable_correction: bool
+    margin: float
+    min_run_seconds: float
+    restart_cost_seconds: float
+    patience: float
+    packing: Packing
+    max_reserved_gpu_seconds: float
     max_queue: int
     limits: LimitsOf
     user_limits: dict[str, LimitsOf]
@@ -56,6 +65,9 @@ class PolicyOf(BaseModel):
 class PolicyChange(Body):
     """What is left out stays as it is."""
 
+    policy: Literal[NAMES] | None = Field(  # type: ignore[valid-type]
+        None, description="A whole policy by its name: what else is given changes it from there."
+    )
     scheduling_algorithm: Ordering | None = Field(None, description="Who is next.")
     max_concurrent_jobs: Number | None = Field(None, description="Active at a time, in all; 0 = no limit.")
     enable_auto_retry: bool | None = None
@@ -70,6 +82,21 @@ class PolicyChange(Body):
     )
     default_duration_seconds: Annotated[float, Field(ge=1, le=LARGEST)] | None = Field(
         None, description="How long a run is taken to last of which nothing is known."
+    )
+    enable_correction: bool | None = Field(
+        None, description="Correct declared times by what runs declared alike turned out to take."
+    )
+    margin: Annotated[float, Field(ge=1, le=LARGEST)] | None = Field(
+        None, description="How much more urgent a run must be to stop another one, under srtf, las and auto."
+    )
+    min_run_seconds: Seconds | None = Field(None, description="Nobody is stopped sooner after a start.")
+    restart_cost_seconds: Seconds | None = Field(None, description="GPU time believed to be lost with every stop.")
+    patience: Annotated[float, Field(ge=1e-3, le=LARGEST)] | None = Field(
+        None, description="Under auto: after waiting this share of its declared time a run is twice as urgent."
+    )
+    packing: Packing | None = Field(None, description="Which of the nodes that have room.")
+    max_reserved_gpu_seconds: Seconds | None = Field(
+        None, description="What one person may have reserved at a time; 0 = only admins reserve."
     )
     max_queue: Annotated[int, Field(ge=1, le=int(LARGEST))] | None = None
     limits: LimitsOf | None = Field(None, description="Of every person without limits of their own.")
@@ -89,7 +116,11 @@ THEIRS_OURS = {
     "aging_seconds": "aging_s",
     "half_life_seconds": "half_life_s",
     "default_duration_seconds": "default_expected_s",
-    **{name: name for name in ("backfill", "backfill_depth", "max_queue")},
+    "enable_correction": "corrects",
+    "min_run_seconds": "min_run_s",
+    "restart_cost_seconds": "restart_cost_s",
+    "max_reserved_gpu_seconds": "max_reserved_gpu_s",
+    **{name: name for name in ("backfill", "backfill_depth", "margin", "patience", "packing", "max_queue")},
 }
 
 
@@ -163,6 +194,8 @@ async def set_policy(house: HouseDep, who: Caller, body: PolicyChange, dry_run: 
 
 
 def _changed(policy: Policy, body: PolicyChange) -> Policy:
+    if body.policy is not None:
+        policy = named(body.policy, policy)
     given = body.model_dump(exclude_none=True, include=set(THEIRS_OURS))
     changes: dict[str, Any] = {THEIRS_OURS[name]: value for name, value in given.items()}
     if body.limits is not None:
