@@ -67,7 +67,8 @@ def test_nobody_is_preempted_who_did_not_say_so_or_is_as_important(house):
     assert all(house.run(run_id).state is RunState.RUNNING for run_id in runs)
 
 
-def test_preemption_is_off_unless_switched_on(house):
+def test_preemption_can_be_switched_off(house):
+    with_policy(house, preemption=False)
     for _ in range(2):
         house.running(4, priority=1, preemptible=True)
     waiting = house.submit("true", 4, priority=4)

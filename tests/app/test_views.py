@@ -149,7 +149,7 @@ def test_the_order_is_the_one_that_is_decided_by(ordering):
         state.usage[user] = replace(state.usage[user], gpu_s=float(n)) if user in state.usage else _usage(n)
     window.reset(state)
     view = window.view()
-    snap = snapshot(state, 300.0)
+    snap = snapshot(state, view.at)
     for run in view.queue():
         assert view.position(run.id) == position(snap, run.id)
     assert [view.position(run.id) for run in view.queue()] == list(range(1, 301))

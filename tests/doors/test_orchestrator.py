@@ -30,7 +30,7 @@ def test_the_status(server: Server) -> None:
     has(POLICY, status["policy"])
     has(STATS, status["stats"])
     has(STATISTICS, status["queue_summary"])
-    assert status["policy"]["scheduling_algorithm"] == "priority"
+    assert status["policy"]["scheduling_algorithm"] == "auto"
     assert status["resource_summary"] == {"total_gpus": 16, "available_gpus": 16, "allocated_gpus": 0}
 
     good, bad = server.submit("true"), server.submit("false")
@@ -207,3 +207,13 @@ def test_while_it_is_paused_nobody_is_told_a_time(server: Server) -> None:
     assert server.get(f"/runs/{job_id}/eta").ok()["eta"] is None
     run = server.get(f"/runs/{job_id}").ok()
     assert run["eta"] is None and "paused" in {reason["code"] for reason in run["reasons"]}
+
+
+def test_a_whole_policy_goes_by_its_name(server: Server) -> None:
+    for name, ordering, backfill in (("easy", "fcfs", "easy"), ("srtf", "srtf", "skip"), ("auto", "auto", "easy")):
+        policy = server.put("/orchestrator/policy", {"policy": name}).ok()["policy"]
+        assert (policy["scheduling_algorithm"], policy["backfill"]) == (ordering, backfill)
+    changed = server.put("/orchestrator/policy", {"policy": "auto", "patience": 0.25, "min_run_seconds": 300}).ok()
+    assert (changed["policy"]["patience"], changed["policy"]["min_run_seconds"]) == (0.25, 300)
+    assert server.put("/orchestrator/policy", {"policy": "lottery"}).status == 422
+    assert server.put("/orchestrator/policy", {"patience": 0}).status == 422

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -25,8 +26,15 @@ T = TypeVar("T")
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+LEAVE_S = 1.0
+LEAVING = 32  # the last so many connections that were closed are waited for in the end
+
+
 class Streams:
     """`Io` with asyncio's streams."""
+
+    def __init__(self) -> None:
+        self._leaving: deque[asyncio.StreamWriter] = deque(maxlen=LEAVING)
 
     async def connect(self, address: Address, timeout_s: float) -> Link:
         try:
@@ -57,6 +65,19 @@ class Streams:
 
     def close(self, link: Link) -> None:
         link[1].close()
+        self._leaving.append(link[1])
+
+    async def leave(self) -> None:
+        """Let the transports take leave: with TLS that takes the other side's word and more than one turn of the loop,
+        and a loop that ended before would leave their sockets open."""
+        while self._leaving:
+            writer = self._leaving.popleft()
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await writer.wait_closed()
+            except OSError:  # gone in another way, or too slow (TimeoutError is one)
+                writer.transport.abort()
+                await asyncio.sleep(0)
 
     def fresh(self, link: Link) -> bool:
         return not link[0].at_eof() and not link[1].is_closing()
@@ -131,8 +152,9 @@ class AsyncClient:
         from rota import __version__
 
         self.url = url
+        self._streams = Streams()
         self._talk = Exchange(
-            Streams(),
+            self._streams,
             Address(url),
             token,
             connect_s=connect_s,
@@ -155,7 +177,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         self._talk.close()
-        await asyncio.sleep(0)  # the transports take leave on the next turn of the loop
+        await self._streams.leave()
 
     async def __aenter__(self) -> AsyncClient:
         return self

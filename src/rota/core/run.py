@@ -200,7 +200,7 @@ class Run:
     priority: int
     submitted_at: float
     expected_s: float  # how long the scheduler believes it will run
-    expected_from: str  # "limit", "estimate", "history" or "default"
+    expected_from: str  # "estimate", "history", "declared habit", "limit" or "default"
     waiting_on: tuple[Dependency, ...] = ()
     not_before: float = 0.0  # back-off after a retry
     retries: int = 0
