@@ -1,19 +1,21 @@
 # One place for every task; `make` alone lists them.
 #   PYTHON=/path/to/python   the interpreter for .venv (otherwise the newest of the usual names that is 3.11 or later)
-#   ARGS="..."               passed on to the command behind up, test, bench, soak and lock
+#   ARGS="..."               passed on to the command behind up, test, bench, bench-scheduling, soak and lock
+#   TRACES=/path/to/folder   the traces for bench-scheduling; docs/SCHEDULING.md says where to get them
 
 ARGS ?=
 PYTHON ?=
+TRACES ?= $(wildcard ../shared/traces)
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := $(BIN)/python -m pip install -qq
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev up test check format docs bench soak lock clean FORCE
+.PHONY: help install install-dev up test check format docs bench bench-scheduling soak lock clean FORCE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: .venv/.installed ## make .venv with everything needed to run Rota
 	@:
@@ -47,6 +49,9 @@ docs: install-dev ## write docs/STATES.md's table and docs/reference anew from t
 bench: install-dev ## measure; prints numbers, judges nothing
 	@tools/system-packages bench
 	$(BIN)/python -m tests.bench $(ARGS)
+
+bench-scheduling: install-dev ## every policy on the traces in TRACES; ARGS=--record writes docs/SCHEDULING.md
+	$(BIN)/python -m tests.bench.scheduling $(if $(TRACES),--traces '$(TRACES)') $(ARGS)
 
 soak: install-dev ## the tests that run for many minutes
 	@tools/system-packages test

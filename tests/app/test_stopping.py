@@ -40,7 +40,7 @@ def stoppable(house: House, line: str | tuple[str, ...], **more: object) -> str:
 @pytest.fixture
 def small(build) -> House:
     """Four GPUs, all of which everybody here wants."""
-    house = build(1, 4).open()
+    house: House = build(1, 4).open()
     with_policy(house, preemption=True)
     return house
 

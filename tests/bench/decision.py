@@ -111,7 +111,7 @@ def event_costs(state: State, count: int, rnd: random.Random) -> tuple[list[floa
 
 def at_scale(scale: float) -> list[Row]:
     rows = []
-    for ordering in (Ordering.PRIORITY, Ordering.FAIR_SHARE):
+    for ordering in (Ordering.AUTO, Ordering.PRIORITY, Ordering.FAIR_SHARE):
         rnd = random.Random(2)
         empty = world(int(100_000 * scale), ordering, sizes=MIXED)
         begun = time.perf_counter()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.cli import render, table, values
+from rota.core import times
 from tests.cli.test_exits import call
 
 
@@ -22,19 +23,19 @@ from tests.cli.test_exits import call
     ],
 )  # fmt: skip
 def test_times(text, seconds):
-    assert values.seconds(text) == seconds
+    assert times.seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "soon", "-1", "nan", "inf", "1e9", "99999d", "1:2:3:4", "1-", "h", "٣"])
 def test_what_is_no_time(text):
     with pytest.raises(ValueError, match="is not a time"):
-        values.seconds(text)
+        times.seconds(text)
 
 
 @given(st.text(max_size=20))
 def test_any_text_is_a_time_or_is_refused(text):
     with contextlib.suppress(ValueError):
-        assert 0 < values.seconds(text) <= 10 * 365 * 86400
+        assert 0 < times.seconds(text) <= 10 * 365 * 86400
 
 
 def test_priorities_by_word_and_number():

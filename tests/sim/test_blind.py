@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,14 @@ job = st.builds(
     preemptible=st.booleans(),
     command=st.sampled_from(["", "train", "test"]),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def give_up_soon() -> Iterator[None]:
+    """A policy that goes round in circles is another test's matter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rota.sim.engine.IDLE_MOMENTS", 1000)
+        yield
 
 
 def numbered(jobs: list[Job]) -> list[Job]:

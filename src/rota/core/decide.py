@@ -18,6 +18,8 @@ may have (core/zones.py).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from rota.core import order
@@ -27,21 +29,21 @@ from rota.core.conservative import Profile
 from rota.core.order import Key
 from rota.core.place import place
 from rota.core.plan import Plan, Preempt, Reserve, Start
-from rota.core.policies import las
+from rota.core.policies import auto, las
 from rota.core.policy import Backfill, Ordering
 from rota.core.preempt import Making, Stopping
 from rota.core.progress import bound_s, left_of
-from rota.core.queue import Lane
+from rota.core.queue import Kind, Lane
 from rota.core.quota import Over, over
 from rota.core.resources import Placement, Slice
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
-from rota.core.usage import Load, Shares
+from rota.core.usage import LEAST_FACTOR, Load, Shares
 from rota.core.zones import EVERYWHERE, Zone, Zones
 
 PREEMPTION_TRIES = 64  # blocked shapes per pass for which victims are looked for
 
-Entry = tuple[float, Key, str, Lane, int]  # standing or share, key, run, its lane and its place there
+Entry = tuple[float, Key, str, Lane | Kind, int]  # rank, key, run, its lane and its place there; or a whole kind
 
 
 def decide(snap: Snapshot) -> Plan:
@@ -82,27 +84,26 @@ class _Pass:
 
     def run(self) -> Plan:
         self.clear_reservations()
-        heap: list[Entry] = []
-        needs_gpu = True
-        for lane in self.snap.queue.lanes():
-            if lane.group and self.at_cap(lane.group):
-                continue
-            heap.append(self.entry(lane, 0))
-            needs_gpu = needs_gpu and lane.request.gpus > 0
-        heapify(heap)
-        while heap and self.room > 0 and not self.stopped:
+        lines, needs_gpu = self.line_up()
+        first = [(line[0], shape) for shape, line in lines.items()]  # the next of each shape
+        heapify(first)
+        while first and self.room > 0 and not self.stopped:
             if needs_gpu and self.used_up():
                 break
-            standing, key, run_id, lane, at = heappop(heap)
-            if self.moves:
-                fresh = self.entry(lane, at)
-                if fresh[:2] != (standing, key):  # somebody started something since
-                    heappush(heap, fresh)
-                    continue
-            if self.consider(self.snap.runs[run_id], lane, standing):
+            (standing, key, run_id, lane, at), shape = heappop(first)
+            line = lines[shape]
+            heappop(line)
+            if isinstance(lane, Kind):
+                for entry in self.unfold(lane):
+                    heappush(line, entry)
+            elif self.moves and (fresh := self.entry(lane, at))[:2] != (standing, key):
+                heappush(line, fresh)  # somebody started something since
+            elif self.consider(self.snap.runs[run_id], lane, standing):
                 following = self.next_in(lane, at + 1)
                 if following < len(lane.runs):
-                    heappush(heap, self.entry(lane, following))
+                    heappush(line, self.entry(lane, following))
+            if line and not self.hopeless(shape):
+                heappush(first, (line[0], shape))
         return Plan(
             self.snap.version,
             tuple(self.starts),
@@ -111,6 +112,37 @@ class _Pass:
             self.examined,
             self.look_again_at(),
         )
+
+    def line_up(self) -> tuple[dict[int, list[Entry]], bool]:
+        """The first of each lane, by shape: one shape that cannot be placed any more is then let go of as a whole. And
+        whether every lane wants a GPU. Under auto lanes may be many, and a whole kind of them stands in for its lanes
+        where the best of them could stand, until its turn comes."""
+        lines: dict[int, list[Entry]] = {}
+        needs_gpu = True
+        for kind in self.snap.queue.kinds():
+            line = lines.setdefault(kind.shape, [])
+            needs_gpu = needs_gpu and kind.request.gpus > 0
+            if self.ordering is Ordering.AUTO and not order.is_filler(kind.band):
+                if kind.pace is None:
+                    kind.pace = auto.paced(self.policy, kind.band)
+                best = auto.at(kind.pace, self.snap.now - kind.oldest, LEAST_FACTOR)
+                line.append((best, (-math.inf, kind.number), "", kind, -1))
+            else:
+                line += self.unfold(kind)
+        for line in lines.values():
+            heapify(line)
+        return {shape: line for shape, line in lines.items() if line}, needs_gpu
+
+    def unfold(self, kind: Kind) -> Iterator[Entry]:
+        for lane in kind.lanes.values():
+            if not lane.group or not self.at_cap(lane.group):
+                yield self.entry(lane, 0)
+
+    def hopeless(self, shape: int) -> bool:
+        """Nobody of this shape can start in this pass, whoever it is."""
+        if self.reserve is None or self.tries or self.zones.calendar or self.profile is not None:
+            return False
+        return (shape, EVERYWHERE) in self.unplaceable
 
     # -- in which order ---------------------------------------------------------------------------------------------
     def entry(self, lane: Lane, at: int) -> Entry:

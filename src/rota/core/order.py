@@ -17,7 +17,6 @@ from rota.core.usage import Shares
 Key = tuple[float, int]
 Band = tuple[object, ...]
 PLAIN: Band = ()
-_KIND = ("left", "bound", "priority", "preemptible")  # of auto
 
 _KEYS: Mapping[Ordering, Callable[[Policy, Run], Key]] = {
     Ordering.FCFS: fcfs.key,
@@ -46,7 +45,7 @@ def band(policy: Policy, run: Run) -> Band:
 
 
 def is_filler(band: Band) -> bool:
-    return len(band) % len(_KIND) == 2 and bool(band[-2])  # the last two are added by `band`, where needed
+    return len(band) % auto.PARTS == 2 and bool(band[-2])  # the last two are added by `band`, where needed
 
 
 def rank(policy: Policy, shares: Shares, user: str, band: Band, key: Key) -> float:

@@ -90,8 +90,9 @@ class _Sample:
 
 
 class History:
-    def __init__(self) -> None:
+    def __init__(self, under: History | None = None) -> None:
         self._known: OrderedDict[Circle, _Sample] = OrderedDict()
+        self._under = under  # what is known besides; see copy()
 
     def learn(self, user: str, spec: Spec, ran_s: float) -> None:
         for circle, _ in _of_this_command(user, spec):
@@ -106,20 +107,25 @@ class History:
     def _take(self, circle: Circle, ran_s: float, most: int) -> None:
         sample = self._known.get(circle)
         if sample is None:
-            sample = self._known[circle] = _Sample()
+            before = self._find(circle)
+            sample = self._known[circle] = _Sample() if before is None else before.copy()
         else:
             self._known.move_to_end(circle)
         sample.add(ran_s, most)
 
     def copy(self) -> History:
-        twin = History()
-        twin._known = OrderedDict((circle, sample.copy()) for circle, sample in self._known.items())
-        return twin
+        """To try something out on: what is learned there stays there. It costs nothing, and is good for as long as
+        nothing is learned here."""
+        return History(under=self)
+
+    def _find(self, circle: Circle) -> _Sample | None:
+        found = self._known.get(circle)
+        return self._under._find(circle) if found is None and self._under is not None else found
 
     def predict(self, user: str, spec: Spec) -> float | None:
         """None = not enough is known. Of a run with a time limit only its own command's past and its sweep's count:
         what else its person runs says less about it than the limit does."""
-        if not self._known:
+        if not self._known and self._under is None:
             return None
         found = self.like(user, spec)
         if found is None and spec.time_limit_s is None:
@@ -144,7 +150,7 @@ class History:
 
     def quantiles(self, user: str, spec: Spec) -> Distribution | None:
         """All that is known of runs like it; None = not enough."""
-        if not self._known:
+        if not self._known and self._under is None:
             return None
         limit = spec.time_limit_s
         for circle, words in _of_this_command(user, spec):
@@ -175,7 +181,7 @@ class History:
             return list(self._enough(_of_this_size(user, spec), ENOUGH) or ())[:most]
         found: list[float] = []
         for circle in _declared(user, spec.time_limit_s, spec.request.gpus):
-            sample = self._known.get(circle)
+            sample = self._find(circle)
             if sample is not None:
                 found += reversed(sample.newest.copy())
             if 2 * len(found) >= most:
@@ -183,7 +189,7 @@ class History:
         return found[:most]
 
     def _enough(self, circle: Circle, least: int) -> tuple[float, ...] | None:
-        sample = self._known.get(circle)
+        sample = self._find(circle)
         if sample is None:
             return None
         found = tuple(sample.ranked)  # in one step: the writer may be at it

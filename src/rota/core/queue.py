@@ -7,6 +7,7 @@ of that shape.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
@@ -26,9 +27,25 @@ class Lane:
         self.runs = runs  # (key, run id), first is next
 
 
+class Kind:
+    """The lanes of one shape and one band, whoever's they are: a pass that can tell where they stand at best need not
+    look at each of them."""
+
+    __slots__ = ("band", "lanes", "number", "oldest", "pace", "request", "shape")
+
+    def __init__(self, number: int, lane: Lane) -> None:
+        self.number = number  # tells kinds apart
+        self.shape, self.request, self.band = lane.shape, lane.request, lane.band
+        self.lanes: dict[Place, Lane] = {}
+        self.oldest = math.inf  # no run of it has a smaller first part of its key
+        self.pace: tuple[float, float] | None = None  # what the ordering found out of the band
+
+
 class Queue:
     def __init__(self) -> None:
         self._lanes: dict[Place, Lane] = {}
+        self._kinds: dict[tuple[int, Band], Kind] = {}
+        self._kinds_made = 0
         self._where: dict[str, tuple[Place, Key]] = {}  # no lanes in it: then a copy is quick
         self._shapes: dict[Request, int] = {}
 
@@ -41,11 +58,34 @@ class Queue:
     def lanes(self) -> Iterator[Lane]:
         return iter(self._lanes.values())
 
+    def kinds(self) -> Iterator[Kind]:
+        return iter(self._kinds.values())
+
+    def _open(self, lane: Lane) -> None:
+        self._lanes[lane.place] = lane
+        kind = self._kinds.get((lane.shape, lane.band))
+        if kind is None:
+            self._kinds_made += 1
+            kind = self._kinds[lane.shape, lane.band] = Kind(self._kinds_made, lane)
+        kind.lanes[lane.place] = lane
+        if lane.runs:
+            kind.oldest = min(kind.oldest, lane.runs[0][0][0])
+
+    def _shut(self, lane: Lane) -> None:
+        del self._lanes[lane.place]
+        kind = self._kinds[lane.shape, lane.band]
+        del kind.lanes[lane.place]
+        if not kind.lanes:
+            del self._kinds[lane.shape, lane.band]
+
     def add(self, run_id: str, place: Place, key: Key) -> None:
         lane = self._lanes.get(place)
         if lane is None:
             shape = self._shapes.setdefault(place[1], len(self._shapes))
-            lane = self._lanes[place] = Lane(place, shape, [])
+            lane = Lane(place, shape, [])
+            self._open(lane)
+        kind = self._kinds[lane.shape, lane.band]
+        kind.oldest = min(kind.oldest, key[0])
         if not lane.runs or key > lane.runs[-1][0]:
             lane.runs.append((key, run_id))
         else:
@@ -58,7 +98,7 @@ class Queue:
         at = bisect_left(lane.runs, (key, run_id))
         del lane.runs[at]
         if not lane.runs:
-            del self._lanes[place]
+            self._shut(lane)
             if not self._lanes:
                 self._shapes.clear()  # shapes come from users: do not remember them for ever
 
@@ -66,27 +106,9 @@ class Queue:
         twin = Queue()
         twin._shapes = dict(self._shapes)
         for place, lane in self._lanes.items():
-            twin._lanes[place] = Lane(place, lane.shape, lane.runs.copy())
+            twin._open(Lane(place, lane.shape, lane.runs.copy()))
         twin._where = dict(self._where)
         return twin
-
-    def instead(self, run_id: str, request: Request, key: Key) -> Queue:
-        """As if one run stood elsewhere: a view for one decision. Everything else is shared, so it costs little."""
-        place, was = self._where[run_id]
-        old = self._lanes[place]
-        view = Queue()
-        view._where, view._shapes = self._where, {**self._shapes}
-        view._lanes = dict(self._lanes)
-        rest = [entry for entry in old.runs if entry != (was, run_id)]
-        view._lanes[place] = Lane(place, old.shape, rest)
-        there = (old.user, request, old.group, old.band)
-        new = view._lanes.get(there)
-        shape = view._shapes.setdefault(request, len(view._shapes))
-        runs = sorted([*(new.runs if new else ()), (key, run_id)])
-        view._lanes[there] = Lane(there, shape, runs)
-        if not rest and request != old.request:
-            del view._lanes[place]
-        return view
 
     def lane_of(self, run_id: str) -> Lane:
         return self._lanes[self._where[run_id][0]]

@@ -1,9 +1,11 @@
 """`make bench-scheduling`: simulate, print the tables and the goals, and write the document when asked to.
 
-    python -m tests.bench.scheduling --traces DIR [--shakes 20] [--quick] [--out FILE] [--from FILE] [--record]
+    python -m tests.bench.scheduling --traces DIR [--shakes 20 | --quick] [--out FILE [--resume]] [--record]
+    python -m tests.bench.scheduling --from FILE [--record]
 
---quick: three shakes and not the large trace; --out FILE keeps the results; --from FILE simulates nothing and takes
-results that were kept; --record writes docs/SCHEDULING.md and its pictures from them.
+--quick: three shakes and not the large trace; --out FILE keeps the results as they come, --resume goes on from there
+after it was cut short; --from FILE simulates nothing and takes results that were kept, as many shakes as are whole;
+--record writes docs/SCHEDULING.md and its pictures from them.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=play.cpus())
     parser.add_argument("--quick", action="store_true", help="3 shakes, 2 made-up traces, not the large trace")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--resume", action="store_true", help="go on with what --out holds, if the code is the same")
     parser.add_argument("--from", dest="source", type=Path, help="results of an earlier run")
     parser.add_argument("--record", action="store_true", help="write docs/SCHEDULING.md and its pictures")
     options = parser.parse_args()
@@ -47,7 +50,12 @@ def _simulate(options: argparse.Namespace) -> Results:
         raise SystemExit(f"{options.traces or 'TRACES'}: there are no traces\n{workload.HOW}")
     shakes, unseen = (3, 2) if options.quick else (options.shakes, options.unseen)
     some = workload.places(options.traces, large=not options.quick)
-    found = Results()
+    found = results.read(options.out) if options.resume else Results()
+    open_ = [
+        task
+        for task in play.tasks(some, shakes, unseen, options.seed)
+        if str(task.number) not in found.runs.get(task.place.name, {}).get(task.variant.name, {})
+    ]
     begun = written = time.monotonic()
     for place in some:
         jobs = workload.jobs(place, "class", 1 if place.made_up else 0, options.seed)
@@ -63,7 +71,7 @@ def _simulate(options: argparse.Namespace) -> Results:
             found.write(options.out)
 
     try:
-        play.play_all(play.tasks(some, shakes, unseen, options.seed), options.processes, kept)
+        play.play_all(open_, options.processes, kept)
     except (Stuck, BrokenProcessPool) as error:
         raise SystemExit(f"the simulation cannot go on: {error}") from error
     found.write(options.out)

@@ -15,7 +15,7 @@ from rota.sim.picture.svg import svg
 from tests.bench.scheduling import goals, synthetic, tables
 from tests.bench.scheduling.pictures import pictures
 from tests.bench.scheduling.results import Results
-from tests.bench.scheduling.tables import exact, names, seconds, table, times, two
+from tests.bench.scheduling.tables import exact, names, table, times, two
 from tests.bench.scheduling.variants import AUTO, AUTO_SLOPPY, EASY, HALF, NO_STOPS, ORACLE, SJF, SRTF, SRTF_SLOPPY
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -51,12 +51,12 @@ def made(results: Results) -> str:
     of = results.made
     shakes = max(results.count(place, AUTO) for place in names(results))
     args = f"ARGS='--shakes {shakes} --record'" if shakes != 20 else "ARGS=--record"
+    policies = "--policy easy --policy auto"
+    same = f"rota simulate DIR/team16_week.csv --nodes 2x8 --shakes {shakes} --seed {of['seed']} {policies}"
     return (
-        f"Made {of['date']} with Python {of['python']} by `make bench-scheduling TRACES=DIR {args}`: {shakes} shakes of "
-        f"each team's trace, seed {of['seed']}. Numbers in brackets behind a mean are standard deviations over the "
-        "shakes. The same numbers come out of\n\n```sh\n"
-        f"rota simulate DIR/team16_week.csv --nodes 2x8 --shakes {shakes} --seed {of['seed']} --policy easy --policy auto\n"
-        "```"
+        f"Made {of['date']} with Python {of['python']} by `make bench-scheduling TRACES=DIR {args}`: {shakes} shakes "
+        f"of each team's trace. Numbers in brackets behind a mean are standard deviations over the "
+        f"shakes. The same numbers come out of\n\n```sh\n{same}\n```"
     )
 
 
@@ -78,7 +78,16 @@ def headline(results: Results) -> str:
 
 
 def traces(results: Results) -> str:
-    head = ("trace", "jobs", "users", "nodes x GPUs", "offered load", "jobs <= 10 min", "jobs of 8+ GPUs", "95 % of work")
+    head = (
+        "trace",
+        "jobs",
+        "users",
+        "nodes x GPUs",
+        "offered load",
+        "jobs <= 10 min",
+        "jobs of 8+ GPUs",
+        "95 % of work",
+    )
     rows = []
     for place in names(results):
         facts = results.facts[place]
@@ -92,7 +101,10 @@ def all_tables(results: Results) -> str:
     for place in names(results):
         picture = f"![How long jobs waited under each policy](img/scheduling-waits-{place}.svg)"
         parts += [f"### {place}", f"{caption(results, place).split(': ', 1)[1]}."]
-        parts += [table(tables.WAITS, tables.waits(results, place)), table(tables.OTHERS, tables.others(results, place))]
+        parts += [
+            table(tables.WAITS, tables.waits(results, place)),
+            table(tables.OTHERS, tables.others(results, place)),
+        ]
         parts.append(picture)
     return "\n\n".join(parts)
 
@@ -131,8 +143,8 @@ def patience(results: Results) -> str:
         parts.append(
             f"On {place} the mean is lowest at {best[0]:g} and wide gangs wait least at {kind[0]:g}. The default, "
             f"{default:g}, has {exact(results.ratio(place, AUTO, best[1], 'mean_wait_s'))} the lowest mean and "
-            f"{exact(results.ratio(place, AUTO, kind[1], 'wide_p99_wait_s'))} the lowest p99 of wide gangs; beside EASY "
-            f"its gangs' p99 is {exact(results.ratio(place, AUTO, EASY, 'wide_p99_wait_s'))}, beside SRTF "
+            f"{exact(results.ratio(place, AUTO, kind[1], 'wide_p99_wait_s'))} the lowest p99 of wide gangs; beside "
+            f"EASY its gangs' p99 is {exact(results.ratio(place, AUTO, EASY, 'wide_p99_wait_s'))}, beside SRTF "
             f"{exact(results.ratio(place, AUTO, SRTF, 'wide_p99_wait_s'))}."
         )
     return "\n\n".join(parts)
@@ -158,8 +170,8 @@ def half(results: Results) -> str:
 
 def sloppy(results: Results) -> str:
     lines = [
-        f"- {place}: auto {exact(results.ratio(place, AUTO_SLOPPY, ORACLE, 'mean_wait_s'))} the oracle's mean wait, SRTF "
-        f"{exact(results.ratio(place, SRTF_SLOPPY, ORACLE, 'mean_wait_s'))}"
+        f"- {place}: auto {exact(results.ratio(place, AUTO_SLOPPY, ORACLE, 'mean_wait_s'))} the oracle's mean wait, "
+        f"SRTF {exact(results.ratio(place, SRTF_SLOPPY, ORACLE, 'mean_wait_s'))}"
         for place in names(results)
     ]
     return "\n".join(lines)
@@ -167,8 +179,8 @@ def sloppy(results: Results) -> str:
 
 def without(results: Results) -> str:
     lines = [
-        f"- {place}: {exact(results.ratio(place, NO_STOPS, SJF, 'mean_wait_s'))} SJF's mean wait; longest wait over fair "
-        f"turn {digits(results.worst(place, NO_STOPS, 'fluid'))} in the worst shake where SJF has "
+        f"- {place}: {exact(results.ratio(place, NO_STOPS, SJF, 'mean_wait_s'))} SJF's mean wait; longest wait over "
+        f"fair turn {digits(results.worst(place, NO_STOPS, 'fluid'))} in the worst shake where SJF has "
         f"{digits(results.worst(place, SJF, 'fluid'))}"
         for place in names(results)
     ]
@@ -204,22 +216,33 @@ def _missed(results: Results) -> str:
     return f"- Goals that are not reached: {'; '.join(missed) if missed else 'none'}."
 
 
-def knobs(results: Results) -> str:
-    default = Policy()
-    rows = [
-        ["`patience`", f"{default.patience:g}", "after waiting this share of its declared time a run is twice as urgent; "
-         "less = wide and long runs come sooner, and the mean suffers"],
-        ["`margin`", f"{default.margin:g}", "how many times more urgent one must be to stop another; more = fewer stops"],
-        ["`min_run_s`", f"{default.min_run_s:g}", "nobody is stopped sooner after a start. Set it to a few times what your "
-         "jobs need to load their data"],
-        ["`restart_cost_s`", f"{default.restart_cost_s:g}", "GPU time believed to be lost with every stop"],
-        ["`half_life_s`", f"{default.half_life_s:g}", "what a person used counts half after this long, in the share of "
-         "auto and under fair_share"],
-        ["`limits`, `user_limits`", "none", "runs, GPUs and waiting runs of one person. They hold under every policy, and "
-         "cost waiting: GPUs may stand free beside somebody at their limit"],
-        ["`preemption`", str(default.preemption).lower(), "false: nothing is stopped for its turn (fillers still yield)"],
-    ]  # fmt: skip
-    return table(("knob", "default", ""), rows)
+KNOBS = (
+    ("patience", "patience", "after waiting this share of its declared time a run is twice as urgent; less = wide and "
+     "long runs come sooner, and the mean suffers"),
+    ("margin", "margin", "how many times more urgent one must be to stop another; more = fewer stops"),
+    ("min_run_s", "min_run_seconds", "nobody is stopped sooner after a start. Set it to a few times what your jobs "
+     "need to load their data"),
+    ("restart_cost_s", "restart_cost_seconds", "GPU time believed to be lost with every stop"),
+    ("half_life_s", "half_life_seconds", "what a person used counts half after this long, in the share of auto and "
+     "under fair_share"),
+    ("preemption", "enable_preemption", "false: nothing is stopped for its turn (fillers still yield)"),
+    ("corrects", "enable_correction", "false: what was declared is believed as it is"),
+)  # fmt: skip
+LIMITS = (
+    "runs, GPUs and waiting runs of one person. They hold under every policy, and cost waiting: GPUs may stand free "
+    "beside somebody at their limit"
+)
+
+
+def knobs(_: Results) -> str:
+    default, rows = Policy(), []
+    for field, theirs, words in KNOBS:
+        value = getattr(default, field)
+        rows.append(
+            [f"`{field}`", f"`{theirs}`", str(value).lower() if isinstance(value, bool) else f"{value:g}", words]
+        )
+    rows.append(["`limits`, `user_limits`", "the same", "none", LIMITS])
+    return table(("in a file", "on a server", "default", ""), rows)
 
 
 BLOCKS: Mapping[str, Callable[[Results], str]] = {

@@ -47,7 +47,7 @@ def goals(results: Results) -> list[Goal]:
             found.append(_most("mean wait, auto", place, value, MEAN_S[place], lambda number: f"{seconds(number)} s"))
     for place in names(results):
         value = results.mean(place, AUTO, "short_mean_wait_s")
-        found.append(_most("mean wait of jobs declared <= 1 h, auto", place, value, SHORT_S, span, "< 5 min"))
+        found.append(_most("mean wait of jobs declared <= 1 h, auto", place, value, SHORT_S, span, words="< 5 min"))
     for place, share in BUSY.items():
         if results.has(place, AUTO):
             value = results.mean(place, AUTO, "busy_when_full")
@@ -76,14 +76,14 @@ def on_unseen(results: Results) -> list[Goal]:
             value = results.ratio(place, mine, other, "mean_wait_s")
             found.append(_most(f"mean wait beside {word}, {mine}", place, value, bar, exact))
         value = results.mean(place, AUTO, "short_mean_wait_s")
-        found.append(_most("mean wait of jobs declared <= 1 h, auto", place, value, SHORT_S, span, "< 5 min"))
+        found.append(_most("mean wait of jobs declared <= 1 h, auto", place, value, SHORT_S, span, words="< 5 min"))
         value = results.ratio(place, AUTO, EASY, "busy_when_full")
         found.append(Goal("busy when full beside EASY, auto", place, ">= 0.95x", exact(value), value >= 0.95))
         found.append(_turn("longest wait / fair turn, auto, worst trace", place, results, AUTO))
     return found
 
 
-def _most(what: str, place: str, value: float, bar: float, show: Callable[[float], str], words: str = "") -> Goal:
+def _most(what: str, place: str, value: float, bar: float, show: Callable[[float], str], *, words: str = "") -> Goal:
     if math.isnan(value):
         return Goal(what, place, words or f"<= {show(bar)}", "nothing to say it of", reached=True)
     return Goal(what, place, words or f"<= {show(bar)}", show(value), value < bar if words else value <= bar)

@@ -55,7 +55,7 @@ def mean_waits(results: Results) -> Canvas:
         axes(canvas, field, [(_across(at), word) for at, word in marks], [], "")
         canvas.words(16, top + 10, place, 12, bold=True)
         for number, name in enumerate(some[place]):
-            _bar(canvas, field, results, place, name, number)
+            _bar(canvas, field, number, name, _value(results, place, name))
         top += len(some[place]) * ROW + GAP
     return canvas
 
@@ -64,8 +64,12 @@ def _across(seconds: float) -> float:
     return math.log10(max(1.0, seconds / LEAST_S))
 
 
-def _bar(canvas: Canvas, field: Field, results: Results, place: str, name: str, number: int) -> None:
-    value, deviation = results.mean(place, name, "mean_wait_s"), results.deviation(place, name, "mean_wait_s") or 0.0
+def _value(results: Results, place: str, name: str) -> tuple[float, float]:
+    return results.mean(place, name, "mean_wait_s"), results.deviation(place, name, "mean_wait_s") or 0.0
+
+
+def _bar(canvas: Canvas, field: Field, number: int, name: str, measured: tuple[float, float]) -> None:
+    value, deviation = measured
     y = field.y + number * ROW + (ROW - BAR) / 2
     middle, end = y + BAR / 2, field.across(_across(value))
     colour = colour_of(0 if name.startswith(AUTO) else 1)[0]
@@ -98,8 +102,8 @@ def trade(results: Results) -> Canvas:
 def _trade_of(canvas: Canvas, results: Results, place: str, points: Sequence[tuple[float, str]], x: float) -> None:
     references = {name: _both(results, place, name) for name in (EASY, SRTF)}
     at = [(value, *_both(results, place, name)) for value, name in points]
-    x_end = 1.15 * max(max(mean for _, mean, _ in at), references[SRTF][0])
-    y_end = 1.15 * max(max(wide for *_, wide in at), *(wide for _, wide in references.values()))
+    x_end = 1.15 * max(*(mean for _, mean, _ in at), references[SRTF][0])
+    y_end = 1.15 * max(*(wide for *_, wide in at), *(wide for _, wide in references.values()))
     field = Field(x, 84, PANEL, HIGH, x_end, y_end)
     across = [(k * _round(x_end / 4), span(k * _round(x_end / 4))) for k in range(5) if k * _round(x_end / 4) <= x_end]
     axes(canvas, field, across, [(one, word) for one, word in ticks.times(y_end, 6)], "")

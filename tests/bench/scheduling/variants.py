@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from rota.core.policy import Policy
 from rota.core.presets import named
@@ -41,7 +41,7 @@ class Variant:
 
 
 def _draw(text: str) -> float:
-    return zlib.crc32(text.encode()) / 2**32
+    return int.from_bytes(blake2b(text.encode(), digest_size=4).digest()) / 2**32
 
 
 EASY, SJF, SRTF, AUTO = "easy", "sjf", "srtf", "auto"

@@ -97,6 +97,14 @@ def test_an_estimate_is_believed_until_the_command_has_shown_itself():
     assert distribution(lab.state.history, run).count == 3
 
 
+def test_what_is_learned_on_a_copy_stays_there():
+    history = learned(History(), 10, 20, 30)
+    twin = history.copy()
+    assert twin.predict("ann", spec()) == 30
+    learned(twin, *[1000] * 24)
+    assert (twin.predict("ann", spec()), history.predict("ann", spec())) == (1000, 30)
+
+
 # -- suggestions ------------------------------------------------------------------------------------------------------
 def test_a_limit_is_suggested_from_five_runs_on():
     history = learned(History(), *[HOUR_S] * 4)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rota.core.belief import bucket, nearness, of_bucket
+from rota.core.belief import STEPS, bucket, nearness, of_bucket
 from rota.core.policy import Policy
 from rota.core.progress import bound_s, done_s
 from rota.core.run import Run
@@ -31,12 +31,18 @@ NORMAL = 2
 _WEIGHT = tuple(PRIORITY_STEP ** (NORMAL - priority) for priority in range(6))
 
 Band = tuple[int, int, int, bool]
+PARTS = 4
 
 
 def band(policy: Policy, run: Run) -> Band:
     """Alike in all that moves: those who are then stand in the order they came, whatever the time."""
     bound = bound_s(run)
-    return (nearness(run.belief, bound, run.attained_s), bucket(bound), run.priority, run.spec.preemptible)
+    return (nearness(run.belief, bound, run.attained_s), coarse(bound), run.priority, run.spec.preemptible)
+
+
+def coarse(seconds: float) -> int:
+    """The declared time, by doublings: it only sets a pace, and lanes should be few."""
+    return STEPS * round(bucket(seconds) / STEPS)
 
 
 def key(policy: Policy, run: Run) -> tuple[float, int]:
@@ -45,18 +51,21 @@ def key(policy: Policy, run: Run) -> tuple[float, int]:
 
 def of_lane(policy: Policy, band: tuple[Any, ...], since: float, now: float, share: float) -> float:
     """The standing of the first of a lane, from what the lane shares (`band`) and the first part of its key."""
+    return at(paced(policy, band), now - since, share)
+
+
+def at(pace: tuple[float, float], waited: float, share: float) -> float:
+    near, faster = pace
+    return near * share / (1.0 + waited * faster) if waited > 0.0 else near * share
+
+
+def paced(policy: Policy, band: tuple[Any, ...]) -> tuple[float, float]:
+    """How far from its end a run is, weighed by its priority, and how fast waiting makes it more urgent."""
     left, bound, priority = band[:3]
-    weight: float = _WEIGHT[priority]
-    return of_bucket(left) * share * weight * patience(policy, now - since, of_bucket(bound))
+    return of_bucket(left) * _WEIGHT[priority], 1.0 / (policy.patience * of_bucket(bound))
 
 
 def standing(policy: Policy, run: Run, now: float, share: float) -> float:
     done, bound = done_s(policy, run, now), bound_s(run)
-    left = of_bucket(nearness(run.belief, bound, done))
-    waited = now - run.submitted_at - done
-    return left * share * _WEIGHT[run.priority] * patience(policy, waited, of_bucket(bucket(bound)))
-
-
-def patience(policy: Policy, waited: float, bound: float) -> float:
-    """What is left of it, from 1 down to 0."""
-    return 1.0 / (1.0 + max(0.0, waited) / (policy.patience * bound))
+    band = (nearness(run.belief, bound, done), coarse(bound), run.priority)
+    return of_lane(policy, band, run.submitted_at + done, now, share)

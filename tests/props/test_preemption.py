@@ -1,0 +1,72 @@
+"""Stopping one for another: what every stop must answer for, and what it must not lead to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from rota.core.policy import Policy
+from rota.core.presets import named
+from rota.core.run import ENDED
+from tests.props.stage import Stage, comers
+from tests.unit.core.kit import node
+
+POLICIES = ["auto", "srtf", "las"]
+policies = st.builds(
+    lambda name, margin, min_run_s, cost: replace(named(name), margin=margin, min_run_s=min_run_s, restart_cost_s=cost),
+    st.sampled_from(POLICIES),
+    st.sampled_from([1.25, 1.0, 3.0]),
+    st.sampled_from([60.0, 0.0, 900.0]),
+    st.sampled_from([60.0, 0.0, 700.0]),
+)
+
+
+def played(policy: Policy, coming, *, judged: bool = True) -> Stage:
+    """On two nodes of four, until everything is done."""
+    stage = Stage(node("a", 4), node("b", 4), policy=policy, judged=judged)
+    attained: dict[str, float] = {}
+    for comer in coming:
+        stage.until(stage.now + comer.later)
+        comer.submit(stage)
+        for run in stage.state.runs.values():
+            assert run.attained_s >= attained.get(run.id, 0.0), "work that was kept is never lost again"
+            attained[run.id] = run.attained_s
+    stage.until(1e9)
+    event(f"stops: {min(5, len(stage.stops))}")
+    return stage
+
+
+@settings(max_examples=250)
+@given(policies, comers())
+def test_every_stop_answers_for_itself_and_every_moment_comes_to_rest(policy, coming):
+    """The rules for each stop are judged before every pass, see preempting.py; that it comes to rest, after."""
+    stage = played(policy, coming)
+    assert stage.all_ended(), [run.id for run in stage.state.runs.values() if run.state not in ENDED]
+
+
+@settings(max_examples=200)
+@given(policies, comers(kind=st.sampled_from([0, 0, 1])))
+def test_work_that_was_kept_is_what_was_done_and_no_more(policy, coming):
+    stage = played(policy, coming, judged=False)
+    for run in stage.state.runs.values():
+        assert run.attained_s == pytest.approx(stage.kept(run))
+        ran_s = sum(past.ended_at - past.planned_at for past in run.past)
+        assert run.attained_s <= ran_s
+        if run.spec.saves and len(run.past) < 20:
+            restarts = policy.restart_cost_s * (len(run.past) - 1)
+            assert ran_s <= stage.true_s[run.id] + restarts + 1.0, "a stop costs its restart and nothing else"
+
+
+@settings(max_examples=200)
+@given(policies, comers(kind=st.sampled_from([0, 0, 1])))
+def test_whoever_it_was_stopped_for_starts_before_it(policy, coming):
+    stage = played(policy, coming, judged=False)
+    for stop in stage.stops:
+        again = min((at for at in stage.started[stop.run_id] if at >= stop.at), default=None)
+        gained = [at for at in stage.started[stop.for_run] if stop.at <= at]
+        assert gained, "nobody goes for one who never starts"
+        assert gained[0] == stop.at, "stops take no time here: it starts at once"
+        assert again is None or gained[0] <= again
