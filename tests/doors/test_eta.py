@@ -26,7 +26,7 @@ def test_a_start_is_told_with_how_sure_it_is_and_what_would_be_sooner(make_serve
     assert told["seconds"] > 3000
     assert (told["scenarios"], told["why"]) == (16, "")
     assert told["confidence"] in ("good", "fair", "rough")
-    assert told["from"] == "how long 1 run will take: 1 by its estimate"
+    assert told["from"] == "how long 1 run will take: 1 by an estimate"
     now = [one for one in told["alternatives"] if one["now"]]
     assert [one["change"] for one in now] == ["with 2 GPUs"]
     assert now[0]["sooner_seconds"] > 3000

@@ -7,8 +7,9 @@ stay usable. Whoever passes must either be done by that moment or keep off the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from rota.core.board import Board
 from rota.core.place import place
@@ -20,22 +21,32 @@ from rota.core.zones import Zones
 
 
 def reserve(
-    snap: Snapshot, board: Board, run: Run, started: list[tuple[float, Placement]], zones: Zones | None = None
+    snap: Snapshot,
+    board: Board,
+    run: Run,
+    started: list[tuple[float, Placement]],
+    zones: Zones | None = None,
+    *,
+    yielding: Mapping[str, Placement] | None = None,
 ) -> Reserve | None:
-    """`started` are the starts of this very pass with their expected ends. None = not even when all of it has ended.
+    """`started` are the starts of this very pass with their expected ends, `yielding` what those runs hold that it can
+    stop: they are as good as gone. None = not even when all of it has ended.
 
     Most ends change nothing for a wide request, so they are only counted; the board is brought up to date and asked
     when enough nodes have enough GPUs for the first time, and then at each further node.
     """
     request = run.spec.request
     calendar = zones if zones is not None and zones.calendar else None
+    yielding = yielding or {}
     share, nodes = _least(request, board)
+    now, board = board, board.after(yielding.values()) if yielding else board
     index, fit = board.layout.index, board.layout.fits(request)
     free = [mask & good for mask, good in zip(board.free, fit, strict=True)]
     ready = sum(mask.bit_count() >= share for mask in free)
     later: Board | None = None
     pending: list[Placement] = []
-    for end, placement in _ends(snap, started, calendar):
+    ends = _ends(snap, started, calendar, yielding)
+    for end, placement in chain([(snap.now, ())], ends) if yielding else ends:
         pending.append(placement)
         news = not placement  # a reservation begins or ends
         for part in placement:
@@ -59,7 +70,7 @@ def reserve(
         seen = later if calendar is None else _seen(calendar, run, at, later)
         spot = None if seen is None else place(seen, request)
         if spot is not None and seen is not None:
-            return Reserve(run.id, at, _prefer_busy(spot, board, seen, request))
+            return Reserve(run.id, at, _prefer_busy(spot, now, seen, request))
     return None
 
 
@@ -70,12 +81,16 @@ def _seen(zones: Zones, run: Run, at: float, later: Board) -> Board | None:
 
 
 def _ends(
-    snap: Snapshot, started: list[tuple[float, Placement]], zones: Zones | None
+    snap: Snapshot, started: list[tuple[float, Placement]], zones: Zones | None, yielding: Container[str]
 ) -> Iterable[tuple[float, Placement]]:
+    running = snap.timeline.given_back()
+    if yielding:
+        both = zip(snap.timeline, running, strict=True)
+        running = (given for (_, run_id), given in both if run_id not in yielding)
     if not started and zones is None:
-        return snap.timeline.given_back()
+        return running
     edges: list[tuple[float, Placement]] = [] if zones is None else [(at, ()) for at in zones.edges()]
-    return sorted([*snap.timeline.given_back(), *started, *edges], key=lambda entry: entry[0])
+    return sorted([*running, *started, *edges], key=lambda entry: entry[0])
 
 
 def _least(request: Request, board: Board) -> tuple[int, int]:

@@ -66,8 +66,7 @@ class _Pass:
         self.ends: list[tuple[float, Placement]] = []  # of this pass's starts
         self.preempts: list[Preempt] = []
         self.stopping: Stopping | None = None
-        able = self.policy.preemption or any(snap.runs[run_id].spec.filler for run_id in snap.stoppable)
-        self.tries = PREEMPTION_TRIES if snap.stoppable and able else 0
+        self.tries = PREEMPTION_TRIES if snap.fillers or (snap.stoppable and self.policy.preemption) else 0
         self.firm: dict[tuple[int, Zone], int] = {}  # shapes for which nobody can be stopped, up to which priority
         self.unplaceable: set[tuple[int, Zone]] = set()
         self.too_long: set[tuple[int, Zone]] = set()  # shapes that fit only into the reservation's hole
@@ -148,16 +147,19 @@ class _Pass:
     def entry(self, lane: Lane, at: int) -> Entry:
         key, run_id = lane.runs[at]
         run = self.snap.runs[run_id]
-        standing = self.standing_of(lane, key)
-        past = run.past
-        if past and past[-1].for_run in self.snap.queue and not run.spec.filler:
-            # It was stopped for a run that still waits: not before that one, whatever the order says, or the two
-            # would stop and start in turns for ever.
-            first = self.snap.runs[past[-1].for_run]
-            turn, seq = self.snap.queue.key_of(first.id)
-            theirs = self.standing_of(self.snap.queue.lane_of(first.id), (turn, seq))
-            standing, key = max((standing, key), (theirs, (turn, seq + 1)))
-        return (standing, key, run_id, lane, at)
+        return (*self.turn_of(lane, key, run), run_id, lane, at)
+
+    def turn_of(self, lane: Lane, key: Key, run: Run) -> tuple[float, Key]:
+        own = (self.standing_of(lane, key), key)
+        if not run.past or run.past[-1].for_run not in self.snap.queue or run.spec.filler:
+            return own
+        first, stopped_at = self.snap.runs[run.past[-1].for_run], run.past[-1].stopped_at
+        if first.past and stopped_at is not None and first.past[-1].planned_at >= stopped_at:
+            return own  # that one has had its start since
+        # It was stopped for a run that still waits: not before that one, whatever the order says, or the two would
+        # stop and start in turns for ever.
+        theirs, (turn, seq) = self.turn_of(self.snap.queue.lane_of(first.id), self.snap.queue.key_of(first.id), first)
+        return max(own, (theirs, (turn, seq + 1)))
 
     def standing_of(self, lane: Lane, key: Key) -> float:
         return order.rank(self.policy, self.shares, lane.user, lane.band, key)
@@ -196,7 +198,7 @@ class _Pass:
         if self.make_room(run, where, standing):
             return True
         if self.reserve is None and not run.spec.filler:
-            self.block(run)
+            self.block(run, standing)
         return self.look_further()
 
     def look_further(self) -> bool:
@@ -207,7 +209,10 @@ class _Pass:
 
     def may_be_stopped(self, run: Run) -> bool:
         """It need not keep off a reservation: whoever has that is more urgent, and can stop it when the time comes."""
-        return run.spec.filler or (self.ordering is Ordering.AUTO and self.policy.preemption and run.spec.saves)
+        if run.spec.filler:
+            return True
+        able = self.ordering is Ordering.AUTO and self.policy.preemption and run.spec.saves
+        return able and (self.reserve is None or run.priority <= self.snap.runs[self.reserve.run_id].priority)
 
     def pass_by(self, run: Run, lane: Lane, zone: Zone, standing: float) -> bool:
         """Behind the reservation: only what does not delay it."""
@@ -219,7 +224,8 @@ class _Pass:
             return False
         where = (lane.shape, zone)
         if where in self.unplaceable:
-            return self.make_room(run, where, standing)
+            # room is made only for one that may then use it, or who made way would be back, and be stopped again
+            return self.snap.now + bound_s(run) > self.reserve.at or self.make_room(run, where, standing)
         if self.snap.now + bound_s(run) <= self.reserve.at:
             spot = place(self.zones.board(zone), lane.request, self.snap.packer)
             if spot is None:
@@ -250,14 +256,15 @@ class _Pass:
             self.depth -= 1
         return at
 
-    def block(self, run: Run) -> None:
+    def block(self, run: Run, standing: float) -> None:
         """The first that cannot start."""
         if self.policy.backfill is Backfill.NONE:
             self.stopped = True
         elif self.policy.backfill is Backfill.CONSERVATIVE:
             self.book(run)
         elif self.policy.backfill is Backfill.EASY:
-            self.reserve = reserve(self.snap, self.board, run, self.ends, self.zones)
+            yielding = self.stopping.yielding(run, standing) if self.stopping is not None else None
+            self.reserve = reserve(self.snap, self.board, run, self.ends, self.zones, yielding=yielding)
             if self.reserve is not None:
                 self.outside = outside(self.board, self.reserve)
                 # it will need its user's share of the limits then: those who pass must leave it that

@@ -90,12 +90,12 @@ class Distribution:
 
 
 def estimated(seconds: float, cap_s: float | None = None) -> Distribution:
-    return Distribution(tuple(seconds * share for share in ESTIMATED), "its estimate", cap_s=cap_s)
+    return Distribution(tuple(seconds * share for share in ESTIMATED), "an estimate", cap_s=cap_s)
 
 
 def bounded(limit_s: float) -> Distribution:
-    return Distribution(tuple(limit_s * share for share in BOUNDED), "its time limit", cap_s=limit_s)
+    return Distribution(tuple(limit_s * share for share in BOUNDED), "a time limit", cap_s=limit_s)
 
 
 def guessed(seconds: float) -> Distribution:
-    return Distribution(tuple(seconds * share for share in GUESSED), "a guess: nothing like it has ended yet")
+    return Distribution(tuple(seconds * share for share in GUESSED), "a guess")

@@ -4,8 +4,8 @@ Each walk draws each run's length from what is known of runs like it. The draws 
 gets one length out of every part of its distribution, in an order of its own, so that few walks suffice. Chance is a
 hash of run and walk: the same question has the same answer.
 
-The work is bounded. What lies beyond what can be afforded is told from the work that stands before it, and
-called rough.
+The work is bounded. What lies beyond what can be afforded is told from the work that stands before it, and called
+rough.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from rota.core.usage import Shares
 
 Key = tuple[float, int]
 Band = tuple[object, ...]
-PLAIN: Band = ()
 
 _KEYS: Mapping[Ordering, Callable[[Policy, Run], Key]] = {
     Ordering.FCFS: fcfs.key,
@@ -38,14 +37,15 @@ def key(policy: Policy, run: Run) -> Key:
 def band(policy: Policy, run: Run) -> Band:
     """What runs of one lane share besides person, shape and sweep."""
     spec = run.spec
-    kind: Band = auto.band(policy, run) if policy.ordering is Ordering.AUTO else PLAIN
+    # of two that differ in priority one may be stopped for the other, and must then let it pass
+    kind: Band = auto.band(policy, run) if policy.ordering is Ordering.AUTO else (run.priority,)
     if spec.filler or spec.reservation:
         return (*kind, spec.filler, spec.reservation)
     return kind
 
 
 def is_filler(band: Band) -> bool:
-    return len(band) % auto.PARTS == 2 and bool(band[-2])  # the last two are added by `band`, where needed
+    return len(band) % auto.PARTS in (2, 3) and bool(band[-2])  # the last two are added by `band`, where needed
 
 
 def rank(policy: Policy, shares: Shares, user: str, band: Band, key: Key) -> float:

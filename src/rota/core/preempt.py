@@ -3,7 +3,8 @@
 Who is more urgent depends on the ordering. Where it has a standing (srtf, las, auto), one may be stopped whose standing
 is worse by `margin`, if it keeps its work in checkpoints; under every ordering, whatever is preemptible may be stopped
 for a higher priority; and a filler is stopped for anybody. For one of its own priority nobody is stopped within
-`min_run_s` of a start. An attempt that is already stopping is never stopped twice: its GPUs count as coming back.
+`min_run_s` of a start, longer after every stop. An attempt that is already stopping is never stopped twice: its GPUs
+count as coming back.
 
 Of those who may be stopped, the fewest GPU-seconds lost are wanted: node by node the least urgent are taken until the
 run would fit, and the node is chosen where that costs least.
@@ -24,6 +25,7 @@ from rota.core.snapshot import Snapshot
 from rota.core.usage import Shares
 
 INFINITE = math.inf
+LONGER = 4  # doublings of min_run_s, one for each stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,11 @@ class Stopping:
                 self.going.append(attempt.placement)
 
     def _add(self, run: Run, attempt: Attempt) -> None:
-        by_standing = self.moving and run.spec.saves
         lost_s = self.policy.restart_cost_s
         if not run.spec.saves:
             lost_s += max(0.0, self.snap.now - attempt.planned_at)
-        standing = self.standing(run) if by_standing else 0.0
-        one = Holder(run, attempt.placement, standing, gpu_count(attempt.placement) * lost_s)
-        (self.ranked if by_standing else self.plain).append(one)
+        one = Holder(run, attempt.placement, self.standing(run), gpu_count(attempt.placement) * lost_s)
+        (self.ranked if self.moving and run.spec.saves else self.plain).append(one)
 
     def standing(self, run: Run) -> float:
         if not self.moving:
@@ -113,26 +113,37 @@ class Stopping:
         assert spot is not None
         return Making(tuple(_preempt(one.run, run) for one in victims), spot)
 
-    def _able(self, run: Run, standing: float) -> list[Holder]:
-        """Who may be stopped for it, least urgent first."""
+    def yielding(self, run: Run, standing: float) -> dict[str, Placement]:
+        """What those hold who can be stopped for it, at once or when they have had their time."""
+        return {one.run.id: one.placement for one in self._able(run, standing, protected=True)}
+
+    def _able(self, run: Run, standing: float, *, protected: bool = False) -> list[Holder]:
+        """Who may be stopped for it, least urgent first; `protected`: those too who have not had their time."""
         if run.spec.filler:
             return []
         able = self.fillers.copy()
         for one in self.plain:
             if one.run.priority >= run.priority:
                 break
-            able.append(one)
+            if not self.moving or one.standing > standing:  # else it would only take its place back
+                able.append(one)
         enough = self.policy.margin * standing
         for one in self.ranked:
             if one.standing <= enough:
                 break
-            if one.run.priority < run.priority or self._has_had_its_time(one.run):
+            if one.run.priority > run.priority:
+                continue  # it would be stopped in turn for that one
+            if protected or one.run.priority < run.priority or self._has_had_its_time(one.run):
                 able.append(one)
         return able
 
     def _has_had_its_time(self, run: Run) -> bool:
-        # not in the very moment it started either, whatever the policy: two could go on for ever
-        until = max(_since(run) + self.policy.min_run_s, math.nextafter(_since(run), INFINITE))
+        """Its start is paid for, and it has got on; the more often it was stopped, the longer it is left alone, or two
+        that are about as urgent could stop each other without end."""
+        assert run.attempt is not None
+        again = run.attempt.number - 1
+        alone_s = self.policy.min_run_s * (1 << min(again, LONGER)) + (self.policy.restart_cost_s if again else 0.0)
+        until = max(_since(run) + alone_s, math.nextafter(_since(run), INFINITE))  # never in the moment it started
         if until <= self.snap.now:
             return True
         self.protected_until = until if self.protected_until is None else min(until, self.protected_until)

@@ -32,6 +32,7 @@ class Snapshot:
     caps: Mapping[str, int]
     groups: Mapping[str, int]  # active runs of each
     stoppable: Collection[str] = ()  # active runs that said they may be stopped
+    fillers: int = 0  # of them
     reservations: tuple[Reservation, ...] = ()  # by start
     packer: Packer | None = None  # None = best fit
 
@@ -54,6 +55,7 @@ def snapshot(state: State, now: float) -> Snapshot:
         caps=state.caps,
         groups=state.groups,
         stoppable=state.stoppable,
+        fillers=state.fillers,
         reservations=state.calendar,
         packer=state.packer() if state.policy.packing is Packing.FRAGMENT else None,
     )

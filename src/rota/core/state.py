@@ -51,6 +51,7 @@ class State:
         self.dependents: dict[str, set[str]] = {}  # run id -> who waits for it
         self.timeline = Timeline()  # active runs by expected end
         self.stoppable: dict[str, None] = {}  # active runs that said they may be stopped, in the order they started
+        self.fillers = 0  # of them
         self.calendar: tuple[Reservation, ...] = ()  # the reservations, by start
         self.load: dict[str, Load] = {}
         self.groups: dict[str, int] = {}  # group -> how many of its runs are active
@@ -97,6 +98,7 @@ class State:
             self.timeline.put(run.id, attempt.expected_end, attempt.placement)
             if run.spec.preemptible and run.spec.holder is None:
                 self.stoppable[run.id] = None
+                self.fillers += run.spec.filler
             return
         load.queued += 1
         self.waiting += 1
@@ -125,7 +127,9 @@ class State:
             if run.spec.group:
                 self._leave_group(run.spec.group)
             self.timeline.drop(run.id)
-            self.stoppable.pop(run.id, None)
+            if run.id in self.stoppable:
+                del self.stoppable[run.id]
+                self.fillers -= run.spec.filler
         else:
             load.queued -= 1
             self.waiting -= 1
@@ -237,6 +241,6 @@ class State:
         twin.delayed = list(self.delayed)
         twin.dependents = {key: set(waiters) for key, waiters in self.dependents.items()}
         twin.timeline = self.timeline.copy()
-        twin.stoppable = dict(self.stoppable)
+        twin.stoppable, twin.fillers = dict(self.stoppable), self.fillers
         twin.load = {user: load.copy() for user, load in self.load.items()}
         return twin

@@ -313,12 +313,13 @@ def taken(run: Run, hint: str) -> dict:
         return {"time_limit_s": seconds(found[1].replace(" ", ""))}
     if found := re.fullmatch(r"with (\d+) GPUs? there .*", hint):
         return {"request": replace(request, gpus=int(found[1]))}
-    return {
+    known: dict[str, dict] = {
         "split over nodes there would be room now": {"request": replace(request, span=True)},
         "with any type of GPU there would be room now": {"request": replace(request, gpu_type="")},
         "as preemptible it would start now": {"preemptible": True},
         "starts in the pass that is under way": {},
-    }[hint]
+    }
+    return known[hint]
 
 
 def test_hints_hold_in_all_sorts_of_situations():

@@ -11,10 +11,13 @@ import pytest
 from rota.core import events as e
 from rota.core import odds as odds_module
 from rota.core.calibrate import Correction, Foretold, Scored, sheet
+from rota.core.check import check
 from rota.core.expect import expect
 from rota.core.odds import MOST, Scenarios, quantile, share
 from rota.core.policy import Policy
-from rota.core.presets import named
+from rota.core.presets import NAMES, named
+from rota.core.reservation import Reservation
+from rota.core.resources import Slice
 from rota.core.run import Cause, Exit
 from tests.unit.core.kit import LOW, Lab, node, spec, two_by_eight
 
@@ -98,7 +101,7 @@ def test_it_says_what_it_rests_on():
     lab.submit(4, user="bob")
     lab.step()
     odds = Scenarios(lab.state, lab.now).odds(lab.submit(8))
-    assert odds.rests_on == "how long 2 runs will take: 1 by earlier runs, 1 by its estimate"
+    assert odds.rests_on == "how long 2 runs will take: 1 by earlier runs, 1 by an estimate"
     assert odds.scenarios == MOST
 
 
@@ -123,6 +126,39 @@ def test_far_ahead_it_is_told_from_the_work_and_called_rough(monkeypatch):
     assert odds.p50 is not None and odds.p90 is not None
     assert 0.7 < odds.p50 / 40_000 < 1.4
     assert odds.p50 < odds.p90 < 2 * odds.p50
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_the_policy_walks_are_true_to_the_ledger(name):
+    """With stops, fillers and reservations about: what a walk goes through is a state like any other."""
+    for seed in range(3):
+        chance = random.Random(seed)
+        lab = Lab(*two_by_eight(), policy=named(name, Policy(min_run_s=20.0)), checked=False)
+        kept = Reservation("r1", "cid", "", 400.0, 900.0, (Slice("a", 0x0F),), 0.0)
+        lab.tell(e.ReservationMade(at=0.0, reservation=kept))
+        for n in range(14):
+            stoppable = chance.random() < 0.5
+            lab.submit(
+                chance.choice([1, 2, 4, 8, 16]),
+                user=chance.choice(["ann", "bob", "cid"]),
+                takes=chance.choice([30, 300, 3000]) + n / 16,
+                priority=chance.choice([1, 2, 3]),
+                preemptible=stoppable,
+                saves=stoppable and chance.random() < 0.7,
+                filler=stoppable and chance.random() < 0.2,
+                grace_s=chance.choice([0.0, 10.0]),
+                reservation=chance.choice(["", "", "", "r1"]),
+            )
+            if chance.random() < 0.5:
+                lab.until(lab.now + chance.choice([0, 10, 100]))
+        ways = Scenarios(lab.state, lab.now)
+        for run_id in sorted(lab.state.queue._where):
+            odds = ways.odds(run_id)
+            if odds.p50 is not None and odds.p90 is not None:
+                assert lab.now <= odds.p50 <= odds.p90
+        for walk in ways._walks[:4]:
+            assert check(walk.world) == []
+        assert check(lab.state) == []
 
 
 # -- are they right? --------------------------------------------------------------------------------------------------

@@ -1,0 +1,110 @@
+"""Under auto nobody waits for ever: what a stream of short runs can do to a wide one, and for how long.
+
+A run that has waited for `w` stands at left x share x weight / (1 + w / (patience x declared)). A stream of short runs
+that the cluster can carry is passed once that is below theirs, which is at the latest, for a run of `declared` seconds
+among ones of `short`, after
+
+    patience x declared x (MORE x weight x declared / short)
+
+with `weight` 100 for every step of priority that the stream has above it. MORE takes in what is not the same for all:
+shares (at most 4 ** 0.6), buckets (2 ** 0.5), the margin of a stop (1.25), and that a short run which has waited as
+long as it takes is itself 2.3 times as urgent. From then on it waits for the next stop, or for its reservation.
+
+A stream that the cluster can not carry is another matter: its runs grow impatient as well, and faster.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.core.policy import Policy
+from rota.core.presets import named
+from tests.props.stage import KINDS, Stage
+from tests.unit.core.kit import CRITICAL, HIGH, LOW, NORMAL, node
+
+GPUS = 4
+MORE = 4**0.6 * 2**0.5 * 1.25 * 2.3
+SAVES, PLAIN = 0, 2
+
+
+def bound(policy: Policy, declared: float, short: float, steps: int = 0) -> float:
+    overtaken = policy.patience * declared * MORE * 100.0**steps * declared / short
+    return overtaken + policy.min_run_s + 3 * short
+
+
+def streamed(
+    declared: float, short: float, kind: int, *, carried: float = 0.9, user: str = "ann", priority: int = 2, **mine
+) -> float | None:
+    """When a run of the whole node starts while ones of a GPU keep coming, or None: not within its bound."""
+    policy = named("auto")
+    stage = Stage(node("a", GPUS), policy=policy, judged=False, checked=False)
+    stream = {"takes": short, "time_limit_s": short, "priority": priority, "grace_s": 0.0, **KINDS[kind]}
+    for _ in range(GPUS):
+        stage.submit(1, user="stream", **stream)
+    stage.step()
+    wide = stage.submit(GPUS, user=user, takes=declared, time_limit_s=declared, grace_s=0.0, **KINDS[kind], **mine)
+    by = bound(policy, declared, short, max(0, priority - mine.get("priority", NORMAL)))
+    while stage.first_start(wide) is None and stage.now <= by:
+        stage.until(stage.now + short / GPUS / carried)
+        stage.submit(1, user="stream", **stream)
+        stage.step()
+    return stage.first_start(wide)
+
+
+@settings(max_examples=10)
+@given(
+    st.sampled_from([60.0, 100.0, 333.0]),
+    st.floats(1.0, 6.0),
+    st.sampled_from([SAVES, PLAIN]),
+    st.sampled_from(["ann", "stream"]),
+)
+def test_a_wide_run_starts_within_its_bound_however_many_short_ones_come(short, longer, kind, user):
+    assert streamed(short * longer, short, kind, user=user) is not None
+
+
+@pytest.mark.parametrize("kind", [SAVES, PLAIN])
+def test_a_stream_of_higher_priority_is_passed_in_its_time_too(kind):
+    """Normal among high; each step of priority makes the time a hundred times as long."""
+    assert streamed(20.0, 60.0, kind, priority=HIGH) is not None
+
+
+@settings(max_examples=40)
+@given(
+    st.floats(1.0, 1000.0),
+    st.floats(10.0, 5000.0),
+    st.sampled_from([SAVES, PLAIN]),
+    st.sampled_from([(CRITICAL, NORMAL), (CRITICAL, LOW)]),
+)
+def test_a_critical_run_goes_before_a_normal_one_up_to_a_thousand_times_shorter(longer, short, kind, priorities):
+    more, less = priorities
+    stage = Stage(node("a", GPUS), policy=named("auto"), judged=False, checked=False)
+    stage.submit(GPUS, takes=50.0)
+    stage.step()
+    first = stage.submit(GPUS, takes=short, time_limit_s=short, priority=less, **KINDS[kind])
+    second = stage.submit(
+        GPUS, takes=short * longer, time_limit_s=short * longer, priority=more, user="ben", **KINDS[kind]
+    )
+    stage.until(1e8)
+    earlier, later = stage.first_start(second), stage.first_start(first)
+    assert earlier is not None
+    assert later is not None
+    assert earlier < later
+
+
+@settings(max_examples=10)
+@given(st.sampled_from([(100.0, 100.0), (300.0, 300.0), (100.0, 400.0)]), st.sampled_from([SAVES, PLAIN]))
+def test_two_people_with_the_same_jobs_get_about_the_same(takes, kind):
+    """One of them submits all of hers first."""
+    stage = Stage(node("a", GPUS), policy=named("auto"), judged=False, checked=False)
+    users = {"ann": 60, "ben": 60}
+    for user, count in users.items():
+        for number in range(count):
+            length = takes[number % 2]
+            stage.submit(1, user=user, takes=length, time_limit_s=length, grace_s=0.0, **KINDS[kind])
+    stage.until(sum(takes) / 2 * 60 / GPUS)  # half of it is done
+    used = dict.fromkeys(users, 0.0)
+    for run in stage.state.runs.values():
+        used[run.user] += sum(past.gpu_s for past in run.past)
+    assert max(used.values()) <= 2 * min(used.values()), used
