@@ -19,6 +19,7 @@ from rota.core import order
 from rota.core.board import Board
 from rota.core.place import place, shares
 from rota.core.plan import Preempt
+from rota.core.policy import Ordering
 from rota.core.resources import Placement, Request, gpu_count
 from rota.core.run import Attempt, Run
 from rota.core.snapshot import Snapshot
@@ -125,7 +126,7 @@ class Stopping:
         for one in self.plain:
             if one.run.priority >= run.priority:
                 break
-            if not self.moving or one.standing > standing:  # else it would only take its place back
+            if self.policy.ordering is not Ordering.AUTO or one.standing > standing:  # priority is a part of that
                 able.append(one)
         enough = self.policy.margin * standing
         for one in self.ranked:
