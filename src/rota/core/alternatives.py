@@ -11,7 +11,7 @@ from itertools import chain, islice
 from rota.core import changes
 from rota.core.changes import Change
 from rota.core.decide import decide
-from rota.core.forecast import forecast
+from rota.core.forecast import forecast, likely
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot, snapshot
 from rota.core.state import State
@@ -37,7 +37,7 @@ def alternatives(state: State, now: float, run: Run, budget: int = BUDGET) -> tu
     dear = fork_cost(state) + pass_cost(state)
     tried = max(2, min(TRIED, budget // dear - 1))
     each = max(1, budget // (tried + 1) - dear)
-    as_it_is = forecast(state, now, [run.id], each).get(run.id)
+    as_it_is = forecast(state, now, [run.id], budget=each, lasts=likely).get(run.id)
     if as_it_is is not None and as_it_is - now < LEAST_S:
         return ()
     world = state.fork()
@@ -46,8 +46,8 @@ def alternatives(state: State, now: float, run: Run, budget: int = BUDGET) -> tu
     with_fewer = math.inf  # the soonest start that some smaller number of GPUs would bring
     for change in islice(_candidates(state, now, run), tried):
         world.put(change.run)
-        known = forecast(world, now, [run.id], each, math.inf if as_it_is is None else as_it_is)
-        start = known.get(run.id)
+        until = math.inf if as_it_is is None else as_it_is
+        start = forecast(world, now, [run.id], budget=each, until=until, lasts=likely).get(run.id)
         if start is None:
             continue
         sooner_s = None if as_it_is is None else as_it_is - start

@@ -154,7 +154,7 @@ class _Pass:
         if not run.past or run.past[-1].for_run not in self.snap.queue or run.spec.filler:
             return own
         first, stopped_at = self.snap.runs[run.past[-1].for_run], run.past[-1].stopped_at
-        if first.past and stopped_at is not None and first.past[-1].planned_at >= stopped_at:
+        if first.past and stopped_at is not None and first.past[-1].ended_at > stopped_at:
             return own  # that one has had its start since
         # It was stopped for a run that still waits: not before that one, whatever the order says, or the two would
         # stop and start in turns for ever.
@@ -212,7 +212,10 @@ class _Pass:
         if run.spec.filler:
             return True
         able = self.ordering is Ordering.AUTO and self.policy.preemption and run.spec.saves
-        return able and (self.reserve is None or run.priority <= self.snap.runs[self.reserve.run_id].priority)
+        if not able or self.reserve is None:
+            return able
+        until = self.snap.now + self.policy.min_run_s  # nobody can stop it sooner
+        return until <= self.reserve.at and run.priority <= self.snap.runs[self.reserve.run_id].priority
 
     def pass_by(self, run: Run, lane: Lane, zone: Zone, standing: float) -> bool:
         """Behind the reservation: only what does not delay it."""

@@ -24,7 +24,7 @@ GRACE_S = 10.0  # what is past its limit is being ended
 # by more than twice; a limit is a bound, and most runs end well before; the house's default is a guess.
 ESTIMATED = (0.4, 0.7, 1.0, 1.4, 2.5)
 BOUNDED = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6)
-GUESSED = (0.05, 0.2, 0.6, 1.5, 4.0)
+GUESSED = (0.1, 0.4, 1.0, 2.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from rota.core.snapshot import Snapshot
 from rota.core.usage import Shares
 
 INFINITE = math.inf
-LONGER = 4  # doublings of min_run_s, one for each stop
+LONGER = 3  # doublings of min_run_s, one for each stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import wrap
 
 from rota.core.policy import Policy
 from rota.sim.human import digits, percent, span
@@ -20,6 +21,7 @@ from tests.bench.scheduling.variants import AUTO, AUTO_SLOPPY, EASY, HALF, NO_ST
 
 DOCS = Path(__file__).parents[3] / "docs"
 DOC = DOCS / "SCHEDULING.md"
+WIDE = 120
 
 
 def record(results: Results) -> list[Path]:
@@ -30,7 +32,7 @@ def record(results: Results) -> list[Path]:
         if text.count(begin) != 1 or text.count(end) != 1:
             raise SystemExit(f"{DOC.name}: needs one {begin} and one {end}")
         before, rest = text.split(begin)
-        text = f"{before}{begin}\n{block(results)}\n{end}{rest.split(end)[1]}"
+        text = f"{before}{begin}\n{wrapped(block(results))}\n{end}{rest.split(end)[1]}"
     unknown = set(re.findall(r"<!-- made: (\S+) -->", text)) - set(BLOCKS)
     if unknown:
         raise SystemExit(f"{DOC.name}: nothing makes {', '.join(sorted(unknown))}")
@@ -39,6 +41,16 @@ def record(results: Results) -> list[Path]:
         path.write_text(picture)
     DOC.write_text(text)
     return [DOC, *drawn]
+
+
+def wrapped(text: str) -> str:
+    """Lines as long as those written by hand; tables and code stay as they are."""
+    lines = []
+    for line in text.splitlines():
+        plain = len(line) > WIDE and not line.startswith(("|", "!", "rota "))
+        indent = "  " if line.startswith("- ") else ""
+        lines += wrap(line, WIDE, subsequent_indent=indent, break_on_hyphens=False) if plain else [line]
+    return "\n".join(lines)
 
 
 def caption(results: Results, place: str) -> str:
@@ -147,7 +159,20 @@ def patience(results: Results) -> str:
             f"EASY its gangs' p99 is {exact(results.ratio(place, AUTO, EASY, 'wide_p99_wait_s'))}, beside SRTF "
             f"{exact(results.ratio(place, AUTO, SRTF, 'wide_p99_wait_s'))}."
         )
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, reason(results)])
+
+
+def reason(results: Results) -> str:
+    """Why the default is what it is, as far as these numbers bear it out."""
+    for place, points in tables.curve(results).items():
+        goal = goals.MEAN_S[place]
+        within = [value for value, name in points if results.mean(place, name, "mean_wait_s") <= goal]
+        if within and min(within) == Policy().patience:
+            return (
+                f"The default, {Policy().patience:g}, is the least of these with which the mean of {place} stays "
+                f"within its goal of {goal:,} s."
+            )
+    return "The default is a middle: no value is best for both."
 
 
 def mixed(results: Results) -> str:
@@ -161,7 +186,7 @@ def mixed(results: Results) -> str:
 def half(results: Results) -> str:
     """How much of what stopping brings is left where half of the jobs may be stopped."""
     lines = []
-    for place in names(results):
+    for place in (one for one in names(results) if results.has(one, HALF)):
         none, some, all_ = (results.mean(place, one, "mean_wait_s") for one in (NO_STOPS, HALF, AUTO))
         left = (none - some) / (none - all_) if none > all_ else 1.0
         lines.append(f"{percent(max(0.0, left))} on {place}")
@@ -173,6 +198,7 @@ def sloppy(results: Results) -> str:
         f"- {place}: auto {exact(results.ratio(place, AUTO_SLOPPY, ORACLE, 'mean_wait_s'))} the oracle's mean wait, "
         f"SRTF {exact(results.ratio(place, SRTF_SLOPPY, ORACLE, 'mean_wait_s'))}"
         for place in names(results)
+        if results.has(place, AUTO_SLOPPY) and results.has(place, ORACLE)
     ]
     return "\n".join(lines)
 

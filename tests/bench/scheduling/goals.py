@@ -85,7 +85,7 @@ def on_unseen(results: Results) -> list[Goal]:
 
 def _most(what: str, place: str, value: float, bar: float, show: Callable[[float], str], *, words: str = "") -> Goal:
     if math.isnan(value):
-        return Goal(what, place, words or f"<= {show(bar)}", "nothing to say it of", reached=True)
+        return Goal(what, place, words or f"<= {show(bar)}", "not measured", reached=False)
     return Goal(what, place, words or f"<= {show(bar)}", show(value), value < bar if words else value <= bar)
 
 

@@ -86,48 +86,53 @@ def _bar(canvas: Canvas, field: Field, number: int, name: str, measured: tuple[f
 
 
 # -- curves -----------------------------------------------------------------------------------------------------------
-PANEL, BETWEEN, HIGH = 370, 90, 260
+PANEL, BETWEEN, HIGH = 350, 80, 260
 
 
 def trade(results: Results) -> Canvas:
     """Mean wait to the right, wide gangs upwards: the nearer to the lower left corner, the better."""
     canvas = Canvas(WIDTH, 420, "What patience trades")
-    below = "mean wait against the wait that 99 % of wide gangs do not exceed, by patience; lower left is better"
-    heading(canvas, "What patience trades", below)
+    below = (
+        "mean wait against the wait that 99 % of wide gangs do not exceed, by patience; the thin line is a deviation"
+    )
+    heading(canvas, "What patience trades", f"{below}; lower left is better")
     for number, (place, points) in enumerate(curve(results).items()):
         _trade_of(canvas, results, place, points, LEFT + number * (PANEL + BETWEEN))
     return canvas
 
 
 def _trade_of(canvas: Canvas, results: Results, place: str, points: Sequence[tuple[float, str]], x: float) -> None:
-    references = {name: _both(results, place, name) for name in (EASY, SRTF)}
-    at = [(value, *_both(results, place, name)) for value, name in points]
-    x_end = 1.15 * max(*(mean for _, mean, _ in at), references[SRTF][0])
-    y_end = 1.15 * max(*(wide for *_, wide in at), *(wide for _, wide in references.values()))
-    field = Field(x, 84, PANEL, HIGH, x_end, y_end)
-    across = [(k * _round(x_end / 4), span(k * _round(x_end / 4))) for k in range(5) if k * _round(x_end / 4) <= x_end]
-    axes(canvas, field, across, [(one, word) for one, word in ticks.times(y_end, 6)], "")
+    at = [(f"{value:g}", *_point(results, place, name)) for value, name in points]
+    at.append((SRTF, *_point(results, place, SRTF)))
+    easy = _point(results, place, EASY)[2]
+    least, most = min(mean - off for _, mean, off, _ in at), max(mean + off for _, mean, off, _ in at)
+    step = next(one for one in STEPS_S if one >= (most - least) / 4)
+    low = step * math.floor(least / step)
+    field = Field(x, 84, PANEL, HIGH, most - low + step / 4, 1.15 * max(easy, *(wide for *_, wide in at)))
+    marks = [(k * step, f"{low + k * step:,} s") for k in range(8) if k * step <= field.x_end]
+    axes(canvas, field, marks, ticks.times(field.y_end, 8), "")
     canvas.words(x, 74, f"{place}: wide gangs p99", 12, bold=True)
     canvas.words(x + PANEL / 2, 84 + HIGH + 36, "mean wait", 11, colour=FAINT, anchor="middle")
-    canvas.line([(field.across(mean), field.up(wide)) for _, mean, wide in at], colour_of(0)[0], 1.5)
-    for value, mean, wide in at:
-        left, up = field.across(mean), field.up(wide)
-        canvas.box(left - 3, up - 3, 6, 6, colour_of(0)[0], hint=f"patience {value:g}: {span(mean)}, {span(wide)}")
-        canvas.words(left + 6, up - 6, f"{value:g}", 11)
-    easy, (mean, wide) = field.up(references[EASY][1]), references[SRTF]
-    canvas.line([(x, easy), (x + PANEL, easy)], colour_of(1)[0], 1.5, dashed=True)
-    canvas.words(x + 6, easy - 5, "EASY's gangs (its mean is far to the right)", 11, colour=FAINT)
-    canvas.box(field.across(mean) - 4, field.up(wide) - 4, 8, 8, colour_of(1)[0])
-    canvas.words(field.across(mean) + 8, field.up(wide) + 4, "srtf", 11)
+    canvas.line([(x, field.up(easy)), (x + PANEL, field.up(easy))], colour_of(1)[0], 1.5, dashed=True)
+    canvas.words(x + 6, field.up(easy) + 15, "EASY's gangs", 11, colour=FAINT)
+    canvas.line([(field.across(mean - low), field.up(wide)) for _, mean, _, wide in at[:-1]], colour_of(0)[0], 1.5)
+    for number, (word, mean, off, wide) in enumerate(at):
+        left, up = field.across(mean - low), field.up(wide)
+        colour = colour_of(1 if word == SRTF else 0)[0]
+        canvas.line([(field.across(mean - off - low), up), (field.across(mean + off - low), up)], lighter(colour, 0.5))
+        canvas.box(left - 3, up - 3, 6, 6, colour, hint=f"{word}: {span(mean)}, {span(wide)}")
+        right = number % 2 == 0
+        canvas.words(
+            left + (6 if right else -6), up + (-6 if right else 14), word, 11, anchor="start" if right else "end"
+        )
 
 
-def _both(results: Results, place: str, name: str) -> tuple[float, float]:
-    return results.mean(place, name, "mean_wait_s"), results.mean(place, name, "wide_p99_wait_s")
+STEPS_S = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000, 10**9)
 
 
-def _round(seconds: float) -> float:
-    """To what people read as one number."""
-    return next(step for step in (300, 600, 900, 1800, 3600, 7200, 14400, 86400, 10**9) if step >= seconds)
+def _point(results: Results, place: str, name: str) -> tuple[float, float, float]:
+    """Mean wait, its deviation, and the wide gangs' p99."""
+    return (*_value(results, place, name), results.mean(place, name, "wide_p99_wait_s"))
 
 
 def mixed(results: Results) -> Canvas:

@@ -29,7 +29,7 @@ class Results:
 
     def values(self, place: str, variant: str, what: str, only: Outcomes | None = None) -> list[float]:
         """One a shake, in their order. `only`: of those shakes that are in there too."""
-        found = self.runs[place][variant]
+        found = self.runs.get(place, {}).get(variant, {})
         numbers = sorted((one for one in found if only is None or one in only), key=int)
         return [found[one][what] for one in numbers if found[one][what] is not None]
 
@@ -46,7 +46,7 @@ class Results:
 
     def ratio(self, place: str, variant: str, other: str, what: str) -> float:
         """Of means over the shakes that both have played."""
-        mine, theirs = self.runs[place][variant], self.runs[place][other]
+        mine, theirs = self.runs[place].get(variant, {}), self.runs[place].get(other, {})
         above, below = self.values(place, variant, what, theirs), self.values(place, other, what, mine)
         return fmean(above) / fmean(below) if above and below and fmean(below) else math.nan
 
@@ -78,9 +78,11 @@ def told(number: float, show: Callable[[float], str]) -> str:
 
 def whole_rounds(results: Results, expected: Mapping[str, Mapping[str, int]]) -> None:
     """Of a run that was cut short leave only shakes that all have played. `expected`: of each trace its variants, and
-    how many shakes each plays at most; one that is not complete so far is left out whole."""
+    how many shakes each plays at most. What is played once is left as far as it came."""
     for place, variants in expected.items():
         found = results.runs.get(place, {})
+        if any("0" in of for of in found.values()):
+            continue
         most = max((int(number) for of in found.values() for number in of), default=0)
         while most and not all(
             str(number) in found.get(name, {})
@@ -88,9 +90,8 @@ def whole_rounds(results: Results, expected: Mapping[str, Mapping[str, int]]) ->
             for number in range(1, min(most, bound) + 1)
         ):
             most -= 1
-        once = "0" in next(iter(found.values()), {})
         for of in found.values():
             for number in [one for one in of if int(one) > most]:
                 del of[number]
-        if not most and (not once or any(name not in found for name in variants)):
+        if not most:
             results.runs.pop(place, None)

@@ -46,7 +46,7 @@ def table(head: Sequence[str], rows: Rows) -> str:
 
 def names(results: Results) -> list[str]:
     """The real traces that were played, in their order."""
-    return [name for name, _ in (*TEAMS, LARGE) if results.has(name, EASY)]
+    return [name for name, _ in (*TEAMS, LARGE) if results.has(name, EASY) and results.has(name, AUTO)]
 
 
 def seconds(number: float) -> str:
@@ -160,7 +160,7 @@ def curve(results: Results) -> dict[str, list[tuple[float, str]]]:
     return found
 
 
-MIX = ("may be stopped", "of the GPU time", "mean wait, s", "of EASY's", "of SRTF's", "stops")
+MIX = ("may be stopped", "of the GPU time", "mean wait, s", "of EASY's", "of SRTF's", "wait / fair turn", "stops")
 
 
 def mixed(results: Results, place: str) -> Rows:
@@ -173,6 +173,7 @@ def mixed(results: Results, place: str) -> Rows:
                 with_deviation(results, place, name, "mean_wait_s", seconds),
                 told(results.ratio(place, name, EASY, "mean_wait_s"), times),
                 told(results.ratio(place, name, SRTF, "mean_wait_s"), times),
+                _starved(results, place, name, "fluid"),
                 told(results.mean(place, name, "preemptions"), seconds),
             ]
         )

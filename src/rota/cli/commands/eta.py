@@ -59,9 +59,9 @@ def _lines(found: Eta) -> list[str]:
 
 
 def _sooner(one: Alternative) -> str:
-    if one.now or one.sooner_seconds is None or one.start is None:
+    if one.now or one.sooner_seconds is None:
         return f"  {plain(one.change)}: {about(one.start)}"
-    return f"  {plain(one.change)}: {span(one.sooner_seconds)} sooner ({moment(one.start)})"
+    return f"  {plain(one.change)}: {span(one.sooner_seconds)} sooner"
 
 
 def _calibration(client: Client, as_json: bool) -> None:
