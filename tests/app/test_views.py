@@ -12,9 +12,9 @@ from rota.app.commands import Archive, Cancel, Hold, Pause, Release, Reprioritis
 from rota.app.ports import StoreBusy
 from rota.app.views import View, Window
 from rota.core import events as e
-from rota.core.rank import position
 from rota.core.node import simulated_cluster
 from rota.core.policy import Ordering, Policy
+from rota.core.rank import position
 from rota.core.reduce import reduce
 from rota.core.run import RunState, Spec
 from rota.core.snapshot import snapshot
