@@ -142,8 +142,8 @@ def test_the_client_loads_nothing_heavy() -> None:
     code = (
         "import sys; import rota.cli.main, rota.cli.commands.submit, rota.cli.workspace, rota.client.sync; "
         "heavy = {'asyncio', 'ssl', 'http.client', 'urllib.request', 'rich', 'fastapi', 'pydantic', 'sqlalchemy', "
-        "'subprocess', "
-        "'dataclasses', 'rota.config', 'rota.main', 'rota.core.run', 'rota.app'}; print(sorted(heavy & set(sys.modules)))"
+        "'subprocess', 'dataclasses', "
+        "'rota.config', 'rota.main', 'rota.core.run', 'rota.app'}; print(sorted(heavy & set(sys.modules)))"
     )
     env = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
     done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, check=False, timeout=60)
