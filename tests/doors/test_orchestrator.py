@@ -212,7 +212,7 @@ def test_while_it_is_paused_nobody_is_told_a_time(server: Server) -> None:
 def test_a_whole_policy_goes_by_its_name(server: Server) -> None:
     for name, ordering, backfill in (("easy", "fcfs", "easy"), ("srtf", "srtf", "skip"), ("auto", "auto", "easy")):
         policy = server.put("/orchestrator/policy", {"policy": name}).ok()["policy"]
-        assert (policy["scheduling_algorithm"], policy["backfill"]) == (ordering, backfill)
+        assert (policy["policy"], policy["scheduling_algorithm"], policy["backfill"]) == (name, ordering, backfill)
     changed = server.put("/orchestrator/policy", {"policy": "auto", "patience": 0.25, "min_run_seconds": 300}).ok()
     assert (changed["policy"]["patience"], changed["policy"]["min_run_seconds"]) == (0.25, 300)
     assert server.put("/orchestrator/policy", {"policy": "lottery"}).status == 422

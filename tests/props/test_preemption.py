@@ -8,9 +8,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from rota.core.policy import Policy
+from rota.core.policy import Ordering, Policy
 from rota.core.presets import named
-from rota.core.run import ENDED
+from rota.core.run import ENDED, KEPT_ATTEMPTS
 from tests.props.stage import Stage, comers
 from tests.unit.core.kit import node
 
@@ -51,21 +51,27 @@ def test_every_stop_answers_for_itself_and_every_moment_comes_to_rest(policy, co
 @given(policies, comers(kind=st.sampled_from([0, 0, 1])))
 def test_work_that_was_kept_is_what_was_done_and_no_more(policy, coming):
     stage = played(policy, coming, judged=False)
-    for run in stage.state.runs.values():
+    for run in [run for run in stage.state.runs.values() if run.attempts_made <= KEPT_ATTEMPTS]:
         assert run.attained_s == pytest.approx(stage.kept(run))
         ran_s = sum(past.ended_at - past.planned_at for past in run.past)
         assert run.attained_s <= ran_s
-        if run.spec.saves and len(run.past) < 20:
+        if run.spec.saves:
             restarts = policy.restart_cost_s * (len(run.past) - 1)
             assert ran_s <= stage.true_s[run.id] + restarts + 1.0, "a stop costs its restart and nothing else"
 
 
+SAVING = st.sampled_from([0, 0, 1])
+AUTO = policies.filter(lambda policy: policy.ordering is Ordering.AUTO)
+
+
 @settings(max_examples=50)
-@given(policies, comers(kind=st.sampled_from([0, 0, 1])))
-def test_whoever_it_was_stopped_for_starts_before_it(policy, coming):
+@given(st.one_of(st.tuples(AUTO, comers(kind=SAVING)), st.tuples(policies, comers(kind=SAVING, priority=st.just(2)))))
+def test_whoever_it_was_stopped_for_starts_before_it(told):
+    """Among priorities under auto alone: las and srtf order by other things than those for which they stop somebody."""
+    policy, coming = told
     stage = played(policy, coming, judged=False)
     for stop in stage.stops:
         again = min((at for at in stage.started[stop.run_id] if at >= stop.at), default=None)
-        gained = [at for at in stage.started[stop.for_run] if stop.at <= at]
-        assert gained, "nobody goes for one who never starts"
-        assert again is None or gained[0] <= again
+        gained = min((at for at in stage.started[stop.for_run] if at >= stop.at), default=None)
+        assert gained is not None, "nobody goes for one who never starts"
+        assert again is None or gained <= again

@@ -21,7 +21,7 @@ from rota.api.render.job import Statistics, statistics_of
 from rota.app.authz import Principal
 from rota.app.commands import Pause, Resume, SetPolicy
 from rota.core.policy import LARGEST, Backfill, Limits, Ordering, Packing, Policy
-from rota.core.presets import NAMES, named
+from rota.core.presets import NAMES, name_of, named
 
 router = APIRouter(tags=["orchestrator"])
 changing = asyncio.Lock()  # a change is made to what the last one left
@@ -41,6 +41,7 @@ class LimitsOf(Body):
 
 
 class PolicyOf(BaseModel):
+    policy: str = Field(description="The whole policy by its name, or the name of its order where it is like none.")
     scheduling_algorithm: Ordering
     max_concurrent_jobs: int
     enable_auto_retry: bool
@@ -208,6 +209,7 @@ def _changed(policy: Policy, body: PolicyChange) -> Policy:
 def policy_of(policy: Policy) -> dict[str, Any]:
     plain = {theirs: getattr(policy, ours) for theirs, ours in THEIRS_OURS.items()}
     return {
+        "policy": name_of(policy),
         **plain,
         "limits": _limits(policy.limits),
         "user_limits": {user: _limits(one) for user, one in policy.user_limits.items()},

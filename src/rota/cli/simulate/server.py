@@ -15,6 +15,7 @@ WORDS = {
     "scheduling_algorithm": "ordering",
     "max_concurrent_jobs": "max_concurrent",
     "default_duration_seconds": "default_expected_s",
+    "enable_correction": "corrects",
 }
 OUT_OF_SERVICE = ("error", "offline")
 
