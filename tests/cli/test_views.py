@@ -22,7 +22,7 @@ def test_every_reading_command_gives_one_json_value(lab: Lab) -> None:
     assert {gpu["allocated_to"] for gpu in lab.json("gpus")} == {run_id}
     assert lab.json("history")["runs"][0]["id"] == waits
     assert isinstance(lab.json("usage"), list)
-    assert lab.json("policy", "show")["scheduling_algorithm"] == "priority"
+    assert lab.json("policy", "show")["scheduling_algorithm"] == "auto"
     assert lab.json("whoami")["role"]
     assert lab.json("token", "list") == []
     assert lab.json("config", "show")["data_dir"]["origin"] == "ROTA_DATA_DIR"

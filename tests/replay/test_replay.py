@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 
 import pytest
 
+from rota.core.presets import named
 from rota.sim.declare import Declared, declare
 from rota.sim.model import Job
-from tests.bench.replay import busiest_of, replay, told
-from tests.replay.measure import busiest, wait_of
+from tests.bench.replay import CLUSTER, COST_S, busiest_of, replay, told
+from tests.replay.measure import busiest, of_simulation, wait_of
 from tests.replay.play import Span
 
-SPEED = 300.0
-# Real seconds that a submit, a start, a stop or an end may take on a busy machine of two cores, each at SPEED; a stop
-# adds an end and a start.
-SLOW_S = 0.05
+SPEED = 160.0
+LATE_S = round(0.05 * SPEED)  # a submit, a start or an end may be seen 50 ms late on a busy machine of two cores
+RIPPLES = 12
 
 
 def busy_hours(count: int, seed: int) -> list[Job]:
@@ -25,22 +26,33 @@ def busy_hours(count: int, seed: int) -> list[Job]:
     jobs, at = [], 0
     for number in range(count):
         at += round(chance.expovariate(1 / 30))
+        work = chance.choice([60, 90, 150, 300, 600, 1500]) * chance.uniform(0.7, 1.3)
         gpus = chance.choice([1, 1, 1, 2, 2, 4, 8])
-        work = chance.choice([30, 45, 60, 90, 150, 300, 600, 1500])
-        user = chance.choice(["ann", "ben", "cid"])
-        jobs.append(Job(str(number), at, round(work * chance.uniform(0.7, 1.3)), gpus, user))
+        jobs.append(Job(str(number), at, round(work), gpus, chance.choice(["ann", "ben", "cid"])))
     return declare(jobs, Declared.CLASS, seed)
 
 
+def rippled(jobs: list[Job], seed: int) -> list[Job]:
+    """The same, each of them a little late: what a real server and real processes do to them."""
+    chance = random.Random(seed)
+    late = [(chance.randint(0, LATE_S), chance.randint(0, LATE_S)) for _ in jobs]
+    pairs = zip(jobs, late, strict=True)
+    return [replace(job, submit_s=job.submit_s + a, duration_s=job.duration_s + b) for job, (a, b) in pairs]
+
+
 def test_a_replay_of_busy_hours_waits_as_long_as_its_simulation():
-    jobs = busy_hours(100, 3)
+    """So few jobs make a schedule that turns on a second here or there, so it is held against several simulations of
+    them with as much lateness as a machine adds. A day of a trace is held against one: see the soak."""
+    jobs = busy_hours(70, 2)
     live, simulated = replay(jobs, "auto", SPEED, None)
     print(told(live, simulated))
     assert live.done == len(jobs)
     assert simulated.stops >= 10, "this workload is there to see jobs make way"
     assert live.stops >= simulated.stops // 2
-    slow_s = SLOW_S * SPEED * (1 + live.stops / len(jobs))
-    assert abs(live.mean - simulated.mean) <= 0.1 * simulated.mean + slow_s, told(live, simulated)
+    policy = named("auto")
+    means = [of_simulation(rippled(jobs, n), CLUSTER, policy, COST_S, None).mean for n in range(RIPPLES)]
+    means.append(simulated.mean)
+    assert 0.9 * min(means) <= live.mean <= 1.1 * max(means), told(live, simulated)
 
 
 @pytest.mark.soak
