@@ -27,6 +27,7 @@ from rota.core.progress import bound_s, done_s
 from rota.core.run import Run
 
 PRIORITY_STEP = 100.0
+BRIEF_S = 600.0
 NORMAL = 2
 _WEIGHT = tuple(PRIORITY_STEP ** (NORMAL - priority) for priority in range(6))
 
@@ -41,8 +42,9 @@ def band(policy: Policy, run: Run) -> Band:
 
 
 def coarse(seconds: float) -> int:
-    """The declared time, by doublings: it only sets a pace, and lanes should be few."""
-    return STEPS * round(bucket(seconds) / STEPS)
+    """The declared time, by doublings: it only sets a pace, and lanes should be few. Nobody's patience is shorter than
+    that of a run of ten minutes: a stream of tiny runs would pass whoever has a reservation, one by one."""
+    return STEPS * round(bucket(max(seconds, BRIEF_S)) / STEPS)
 
 
 def key(policy: Policy, run: Run) -> tuple[float, int]:
