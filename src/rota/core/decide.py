@@ -150,16 +150,25 @@ class _Pass:
         return (*self.turn_of(lane, key, run), run_id, lane, at)
 
     def turn_of(self, lane: Lane, key: Key, run: Run) -> tuple[float, Key]:
-        own = (self.standing_of(lane, key), key)
+        """Its rank and key. One that was stopped for a run that still waits does not stand before that one, whatever
+        the order says, or the two would stop and start in turns for ever."""
+        turn = (self.standing_of(lane, key), key)
+        seen = {run.id}
+        while (first := self.owed(run)) is not None and first.id not in seen:
+            theirs = self.snap.queue.key_of(first.id)
+            standing = self.standing_of(self.snap.queue.lane_of(first.id), theirs)
+            turn = max(turn, (standing, (theirs[0], theirs[1] + 1)))
+            seen.add(first.id)
+            run = first
+        return turn
+
+    def owed(self, run: Run) -> Run | None:
+        """For whom it was stopped, if that one waits and has not had its start since."""
         if not run.past or run.past[-1].for_run not in self.snap.queue or run.spec.filler:
-            return own
+            return None
         first, stopped_at = self.snap.runs[run.past[-1].for_run], run.past[-1].stopped_at
-        if first.past and stopped_at is not None and first.past[-1].ended_at > stopped_at:
-            return own  # that one has had its start since
-        # It was stopped for a run that still waits: not before that one, whatever the order says, or the two would
-        # stop and start in turns for ever.
-        theirs, (turn, seq) = self.turn_of(self.snap.queue.lane_of(first.id), self.snap.queue.key_of(first.id), first)
-        return max(own, (theirs, (turn, seq + 1)))
+        had = first.past and stopped_at is not None and first.past[-1].ended_at > stopped_at
+        return None if had else first
 
     def standing_of(self, lane: Lane, key: Key) -> float:
         return order.rank(self.policy, self.shares, lane.user, lane.band, key)
@@ -211,7 +220,7 @@ class _Pass:
         """It need not keep off a reservation: whoever has that is more urgent, and can stop it when the time comes."""
         if run.spec.filler:
             return True
-        able = self.ordering is Ordering.AUTO and self.policy.preemption and run.spec.saves
+        able = self.ordering is Ordering.AUTO and self.policy.preemption and run.spec.saves and run.spec.preemptible
         if not able or self.reserve is None:
             return able
         until = self.snap.now + self.policy.min_run_s  # nobody can stop it sooner
@@ -235,8 +244,9 @@ class _Pass:
                 self.unplaceable.add(where)
                 return self.make_room(run, where, standing)
             self.start(run, spot)
-            request = self.snap.runs[self.reserve.run_id].spec.request
-            self.reserve = exchange(self.reserve, request, spot, self.board, self.outside)
+            if not self.zones.calendar:  # else it might be exchanged for GPUs that the reserved run may not have
+                request = self.snap.runs[self.reserve.run_id].spec.request
+                self.reserve = exchange(self.reserve, request, spot, self.board, self.outside)
             return True
         free = self.outside if zone == EVERYWHERE else self.zones.seen(self.outside, zone)
         spot = None if where in self.too_long else place(free, lane.request, self.snap.packer)
@@ -308,10 +318,10 @@ class _Pass:
         if self.tries <= 0 or run.priority <= self.firm.get(where, -1):
             return False
         if self.stopping is None:
-            self.stopping = Stopping(self.snap, self.shares)
+            self.stopping = Stopping(self.snap, self.shares, {victim.run_id for victim in self.preempts})
         self.tries -= 1
         mine = standing if self.ordering is Ordering.AUTO else self.stopping.standing(run)
-        making = self.stopping.choose(self.zones.board(where[1]), run, mine)
+        making = self.stopping.choose(self.zones.board(where[1]), run, mine, self.zones.hidden(where[1]))
         if making is None:
             self.firm[where] = run.priority
             return False
@@ -331,6 +341,7 @@ class _Pass:
 
     def clear_reservations(self) -> None:
         """A reservation begins: what can be stopped on its GPUs is, unless it is the reservation's own."""
+        asked: set[str] = set()
         for one in self.snap.reservations:
             if not one.active(self.snap.now):
                 continue
@@ -340,7 +351,8 @@ class _Pass:
                 attempt = run.attempt
                 assert attempt is not None
                 there = any(kept.get(part.node, 0) & part.gpus for part in attempt.placement)
-                if there and attempt.stop is None and run.spec.reservation != one.id:
+                if there and attempt.stop is None and run.spec.reservation != one.id and run_id not in asked:
+                    asked.add(run_id)
                     self.preempts.append(Preempt(run_id, attempt.id, one.id))
 
     def look_again_at(self) -> float | None:

@@ -13,6 +13,7 @@ run would fit, and the node is chosen where that costs least.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rota.core import order
@@ -50,7 +51,8 @@ class Holder:
 class Stopping:
     """Who could be stopped in this pass. Made once a run is found blocked."""
 
-    def __init__(self, snap: Snapshot, shares: Shares) -> None:
+    def __init__(self, snap: Snapshot, shares: Shares, gone: Collection[str] = ()) -> None:
+        """`gone`: who was asked to go in this pass already."""
         self.snap, self.policy, self._shares = snap, snap.policy, shares
         self.moving = self.policy.ordering in order.MOVING
         self.protected_until: float | None = None  # when the next one could be stopped who cannot be now
@@ -65,7 +67,9 @@ class Stopping:
             assert attempt is not None
             if attempt.stop is not None:
                 continue
-            if run.spec.filler:
+            if run_id in gone:
+                self.going.append(attempt.placement)
+            elif run.spec.filler:
                 self.fillers.append(Holder(run, attempt.placement, INFINITE, 0.0))
             elif self.policy.preemption:
                 self._add(run, attempt)
@@ -96,15 +100,17 @@ class Stopping:
             self.going += [one.placement for one in holders if one.run.id in gone]
             holders[:] = [one for one in holders if one.run.id not in gone]
 
-    def choose(self, board: Board, run: Run, standing: float) -> Making | None:
-        """None = not even stopping all who may be stopped would do. No victims = what is stopping already suffices."""
-        able = self._able(run, standing)
-        if not able and not self.going:
+    def choose(self, board: Board, run: Run, standing: float, hidden: Mapping[str, int]) -> Making | None:
+        """None = not even stopping all who may be stopped would do. No victims = what is stopping already suffices.
+        `hidden`: GPUs that it may not have, so nobody is stopped for them."""
+        able = [one for one in self._able(run, standing) if _seen(one.placement, hidden)]
+        going = [placement for placement in self.going if _seen(placement, hidden)]
+        if not able and not going:
             return None
-        later = board.after(self.going)
+        later = board.after(going)
         for promised in self.promised:
             later.take(promised)
-        spot = place(later, run.spec.request) if self.going else None
+        spot = place(later, run.spec.request) if going else None
         if spot is not None:
             return Making((), spot)
         victims = _cheapest(later, run.spec.request, able) or _greedy(later, run.spec.request, able)
@@ -226,6 +232,10 @@ def _spare(later: Board, request: Request, victims: list[Holder]) -> None:
             later.give(one.placement)
         else:
             victims.remove(one)
+
+
+def _seen(placement: Placement, hidden: Mapping[str, int]) -> bool:
+    return not hidden or not any(part.gpus & hidden.get(part.node, 0) for part in placement)
 
 
 def _since(run: Run) -> float:

@@ -177,7 +177,8 @@ def _attempt_ended(state: State, event: e.AttemptEnded) -> None:
     ended = then in ENDED
     stop = attempt.stop
     made_way = stop is not None and stop.cause is Cause.PREEMPTED and then is RunState.QUEUED
-    kept = made_way and run.spec.saves and not event.exit.killed
+    stopped = event.exit.cause is not Cause.LOST and attempt.started_at is not None and not event.exit.killed
+    kept = made_way and run.spec.saves and stopped
     ran_s = ended_at - (attempt.started_at or attempt.planned_at)
     run = replace(
         run,

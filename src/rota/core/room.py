@@ -70,7 +70,7 @@ def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
     policy = snap.policy
     shares = Shares(snap.usage, snap.load, snap.now, policy.half_life_s, snap.board.layout.gpus)
     stopping = Stopping(snap, shares)
-    if stopping.choose(board, run, stopping.standing(run)) is not None or stopping.protected_until is None:
+    if stopping.choose(board, run, stopping.standing(run), {}) is not None or stopping.protected_until is None:
         return []
     young = tuple(run_of(one.id) for one in attempts if one.planned_at + policy.min_run_s > snap.now)
     text = f"who could make way for it has only just started and is not stopped in its first {policy.min_run_s:g} s"

@@ -56,6 +56,17 @@ class Zones:
                 view.take(tuple(Slice(part.node, part.gpus) for part in one.placement))
         return view
 
+    def hidden(self, zone: Zone) -> dict[str, int]:
+        """GPUs of each node that the zone may not have, whoever holds them."""
+        if zone[:1] == ("only",):
+            kept = {part.node: part.gpus for one in self.calendar if one.id == zone[1] for part in one.placement}
+            return {node.id: ~kept.get(node.id, 0) for node in self.main.layout.nodes}
+        hidden: dict[str, int] = {}
+        for one in self.calendar:
+            for part in one.placement if one.id in zone else ():
+                hidden[part.node] = hidden.get(part.node, 0) | part.gpus
+        return hidden
+
     def take(self, spot: Placement) -> None:
         self.main.take(spot)
         for board in self._boards.values():

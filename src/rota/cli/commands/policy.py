@@ -61,9 +61,14 @@ def _pair(text: str) -> tuple[str, Any]:
     if not equals or not name.isidentifier() or name == "dry_run":
         raise click.UsageError(f"{text[:80]!r}: write KEY=VALUE")
     try:
-        return name, json.loads(value)  # numbers, true, false, objects
+        read = json.loads(value)  # numbers, true, false, objects
     except (ValueError, RecursionError):
         return name, value
+    try:
+        json.dumps(read, allow_nan=False)
+    except ValueError:
+        raise click.UsageError(f"{text[:80]!r}: the number is too large; use at most 1e12") from None
+    return name, read
 
 
 def _lines(policy: Mapping[str, Any]) -> str:
