@@ -1,4 +1,4 @@
-"""Reserved GPUs: nobody is stopped for room that the other one may not use, and a promise is kept on GPUs one may have."""
+"""Reserved GPUs: nobody is stopped for room that another may not use; a promise stays on GPUs that one may have."""
 
 from __future__ import annotations
 
