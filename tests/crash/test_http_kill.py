@@ -18,7 +18,7 @@ import pytest
 from tests.app.house import PATIENCE_S, until
 from tests.doors.server import Server
 
-ROUNDS = 3
+ROUNDS = 2
 CLIENTS = 8
 
 

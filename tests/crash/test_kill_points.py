@@ -24,28 +24,28 @@ pytestmark = [
 
 # name -> every so many calls in CI; the soak tries each one
 LIFE = {
-    "pwrite64": 3,
-    "fsync": 1,
-    "write": 1,
-    "openat": 1,
-    "sendto": 1,
+    "pwrite64": 6,
+    "fsync": 2,
+    "write": 2,
+    "openat": 3,
+    "sendto": 2,
     "rename": 1,
-    "unlink": 1,
+    "unlink": 2,
     "pidfd_send_signal": 1,
     "flock": 1,
     "ftruncate": 1,
 }
 TAKE_OVER = {
-    "pwrite64": 3,
-    "fsync": 1,
-    "write": 1,
-    "openat": 5,
+    "pwrite64": 6,
+    "fsync": 2,
+    "write": 2,
+    "openat": 11,
     "rename": 1,
-    "unlink": 1,
+    "unlink": 2,
     "flock": 1,
-    "fcntl": 8,
+    "fcntl": 17,
     "clone3": 1,
-    "sendto": 1,
+    "sendto": 2,
 }
 ALWAYS_CALLED = {"pwrite64", "fsync", "openat"}  # the others depend on who is quicker
 

@@ -21,7 +21,7 @@ from rota.core.state import State
 from tests.props.stories import Story, stories
 from tests.unit.core.kit import Lab, node
 
-MANY = 3000  # stories, about 10,000 decisions; test_world judges as many again. The soak makes half a million
+MANY = 1500  # stories, about 5,000 decisions; test_world judges as many again. The soak makes half a million
 
 
 class Ledger:
@@ -195,7 +195,7 @@ def test_every_decision_of_every_story_is_sound_at_length(story):
     judge(story)
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(stories(), st.randoms(use_true_random=False))
 def test_the_order_in_which_things_came_to_be_known_does_not_matter(story, chance):
     """The same facts, loaded in another order, make the same plan."""
@@ -211,7 +211,7 @@ def test_the_order_in_which_things_came_to_be_known_does_not_matter(story, chanc
     assert decide(snapshot(new, story.now)) == decide(story.snap())
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(stories(backfill=Backfill.SKIP, preemption=False))
 def test_nothing_that_fits_is_left_waiting_when_anything_may_pass(story):
     state, plan = story.state, story.plan()
@@ -236,7 +236,7 @@ def test_nothing_that_fits_is_left_waiting_when_anything_may_pass(story):
             assert request.nodes > 1 or not ledger.one_node_has_room(request)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(stories(max_size=40))
 def test_a_cap_changes_nothing_for_those_it_does_not_concern(story):
     """The capped run is passed over as if it were not there: what else starts is what would start without it."""
@@ -253,7 +253,7 @@ def test_a_cap_changes_nothing_for_those_it_does_not_concern(story):
     assert with_cap.reserve == alone.reserve
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.integers(1, 12), st.integers(0, 12), st.integers(0, 20), st.sampled_from(Ordering), st.sampled_from(Backfill))
 def test_never_worse_than_the_seed_formula(gpus, running, queued, ordering, backfill):
     """Runs of one GPU on one node of g, r running, q queued: max(0, min(q, g - r)) start."""
@@ -275,7 +275,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(arrivals, st.booleans())
 def test_a_reservation_is_never_put_off(coming, mixed):
     """In order of arrival, with runs that take what they may: whoever once held a reservation starts by then."""
@@ -303,7 +303,7 @@ def test_a_reservation_is_never_put_off(coming, mixed):
 
 
 # -- placing -----------------------------------------------------------------------------------------------------------
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.integers(0, 2**30), st.sampled_from(SHAPES))
 def test_what_fits_still_fits_when_more_is_free(seed, request_):
     """Reservations lean on this: an end never makes a run unplaceable."""

@@ -26,7 +26,7 @@ def replayed(log: list[e.Event]) -> State:
     return state
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(stories(max_size=50))
 def test_the_log_lived_again_gives_the_same_state(story):
     again = replayed(story.log)
@@ -47,7 +47,7 @@ def comparable(state: State) -> list:
     return known
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(stories(max_size=40))
 def test_the_indices_are_what_the_facts_say(story):
     """A server that loads rows builds every index anew; it must arrive where the events had led."""
@@ -64,7 +64,7 @@ def test_the_indices_are_what_the_facts_say(story):
     assert comparable(loaded)[6] == comparable(story.state)[6]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     stories(max_size=30), st.lists(st.tuples(st.integers(0, len(HAPPENINGS) - 1), st.integers(0, 2**40)), max_size=15)
 )
@@ -80,7 +80,7 @@ def test_a_fork_is_equal_and_independent(story, more):
     assert check(original) == []
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(stories(max_size=40))
 def test_gpu_seconds_are_recorded_once_for_every_attempt_made(story: Story):
     ended = [event for event in story.log if isinstance(event, e.AttemptEnded)]

@@ -22,7 +22,7 @@ ahead = st.sampled_from([0.0, 5.0, 60.0, 400.0])
 lengths = st.sampled_from([60.0, 90.0, 1000.0])
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(bookings(), requests, ahead, lengths)
 def test_what_is_chosen_is_there_is_what_was_asked_for_and_nobody_elses(
     story: Booked, request_: Request, later: float, length: float
@@ -51,7 +51,7 @@ def test_what_is_chosen_is_there_is_what_was_asked_for_and_nobody_elses(
             assert not any(kept.get(part.node, 0) & part.gpus for part in spot), "another has it then"
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(bookings(), requests, ahead)
 def test_where_it_could_be_free_at_its_start_it_is(story: Booked, request_: Request, later: float) -> None:
     """If the request fits onto GPUs that nobody has reserved and nobody is expected to hold by then, it gets such."""
@@ -71,7 +71,7 @@ def test_where_it_could_be_free_at_its_start_it_is(story: Booked, request_: Requ
     assert all(free.holds(part) for part in spot)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(bookings(), requests, ahead, lengths)
 def test_the_next_room_is_room_and_there_is_none_before_it(
     story: Booked, request_: Request, later: float, length: float
@@ -90,7 +90,7 @@ def test_the_next_room_is_room_and_there_is_none_before_it(
         assert choose(state, request_, moment, moment + length, now) is None
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(bookings(max_size=40))
 def test_what_starts_keeps_off_what_is_kept_for_others(story: Booked) -> None:
     """A run that names a reservation starts in its time and on its GPUs; any other only where it is gone by the start

@@ -13,7 +13,7 @@ from rota.sim.model import Job
 from rota.sim.policyfile import read_policy
 from tests.sim.textbook import Book, Task, conservative, easy, fcfs_skip, fcfs_strict
 
-CASES = 100
+CASES = 50
 SIZES = [1, 1, 1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 20]
 
 Case = tuple[list[Task], int, int]
