@@ -24,10 +24,10 @@ pytestmark = [
 
 # name -> every so many calls in CI; the soak tries each one
 LIFE = {
-    "pwrite64": 6,
-    "fsync": 2,
+    "pwrite64": 8,
+    "fsync": 1,
     "write": 2,
-    "openat": 3,
+    "openat": 1,
     "sendto": 2,
     "rename": 1,
     "unlink": 2,
@@ -36,10 +36,10 @@ LIFE = {
     "ftruncate": 1,
 }
 TAKE_OVER = {
-    "pwrite64": 6,
-    "fsync": 2,
+    "pwrite64": 8,
+    "fsync": 1,
     "write": 2,
-    "openat": 11,
+    "openat": 7,
     "rename": 1,
     "unlink": 2,
     "flock": 1,
