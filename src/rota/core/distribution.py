@@ -77,7 +77,7 @@ class Distribution:
             if beyond >= ODD:
                 return last * math.pow(beyond, -1.0 / steep)
             return last * math.pow(ODD, -1.0 / steep) * math.pow(beyond / ODD, -1.0 / TAIL)
-        i = int(rank)
+        i = min(int(rank), len(points) - 1)  # rounding may bring it a hair past the last gap
         return points[i - 1] + (points[i] - points[i - 1]) * (rank - i)
 
     def _steepness(self, end: float) -> float:

@@ -122,3 +122,12 @@ def test_nothing_is_suggested_to_who_gave_a_limit_near_enough():
     assert suggest(history, "ann", spec(time_limit_s=4 * HOUR_S)) is None
     assert suggest(history, "ann", spec(time_limit_s=DAY)) is not None
     assert suggest(history, "ann", spec(argv=("other",))) is None, "other commands say nothing about this one"
+
+
+def test_no_number_of_runs_brings_a_quantile_past_the_last_of_them():
+    from rota.core.distribution import Distribution
+
+    for count in range(1, 200):
+        known = Distribution(tuple(float(n + 1) for n in range(count)), "runs")
+        for q in (0.05, 0.5, 0.9, 0.95, count / (count + 1)):
+            assert known.quantile(q) >= 1.0
