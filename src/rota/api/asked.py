@@ -30,7 +30,7 @@ from rota.app.problems import visible
 from rota.core.resources import Request
 from rota.core.run import Dependency, Spec, When
 from rota.core.times import LONGEST_S, seconds
-from rota.core.warning import SIGKILL, SIGTERM
+from rota.core.warning import SIGKILL, SIGTERM, saves
 
 MAX_GPUS = 100_000
 MAX_TEXT = 131_072
@@ -230,7 +230,7 @@ def spec_of(
         retry_failures=extras.retry_failures,
         preemptible=extras.preemptible,
         checkpoint_signal=SIGTERM if extras.checkpoint_signal is None else extras.checkpoint_signal,
-        saves=extras.preemptible and extras.checkpoint_signal not in (None, SIGKILL),
+        saves=saves(extras.preemptible, extras.checkpoint_signal),
         grace_s=extras.grace_seconds,
         warn_signal=extras.warn_signal or 0,
         warn_s=extras.warn_seconds,

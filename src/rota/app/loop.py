@@ -31,7 +31,8 @@ from rota.core import events as e
 from rota.core.decide import decide
 from rota.core.ids import attempt_id
 from rota.core.node import Node
-from rota.core.run import ENDED, Cause
+from rota.core.preempt import request
+from rota.core.run import ENDED
 from rota.core.snapshot import snapshot
 from rota.core.state import State
 
@@ -273,18 +274,7 @@ class Loop:
                 )
             )
         for victim in plan.preempts:
-            spec = self.state.runs[victim.run_id].spec
-            desk.write(
-                e.StopRequested(
-                    at=desk.now,
-                    run_id=victim.run_id,
-                    attempt_id=victim.attempt_id,
-                    cause=Cause.PREEMPTED,
-                    signal=spec.checkpoint_signal,
-                    grace_s=spec.grace_s,
-                    for_run=victim.for_run,
-                )
-            )
+            desk.write(request(self.state.runs, victim, desk.now))
         self._look_again_at = plan.look_again_at
         # a pass that preempted has not seen what is left when they go
         self._decided = -1 if plan.preempts else self.state.version

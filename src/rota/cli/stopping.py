@@ -61,5 +61,7 @@ def fields(options: dict[str, Any]) -> dict[str, Any]:
 def of_spec(options: dict[str, Any]) -> dict[str, Any]:
     """In the words of a Spec."""
     names = ("preemptible", "checkpoint_signal", "grace_s", "warn_signal", "warn_s", "filler")
-    saves = options["preemptible"] and options["checkpoint_signal"] is not None
-    return {"saves": saves, **{name: options[name] for name in names if options[name] is not None}}
+    from rota.core.warning import saves
+
+    said = saves(options["preemptible"], options["checkpoint_signal"])
+    return {"saves": said, **{name: options[name] for name in names if options[name] is not None}}

@@ -220,7 +220,7 @@ class _Pass:
         """It need not keep off a reservation: whoever has that is more urgent, and can stop it when the time comes."""
         if run.spec.filler:
             return True
-        able = self.ordering is Ordering.AUTO and self.policy.preemption and run.spec.saves and run.spec.preemptible
+        able = self.ordering is Ordering.AUTO and self.policy.preemption and run.spec.saves and run.spec.stoppable
         if not able or self.reserve is None:
             return able
         until = self.snap.now + self.policy.min_run_s  # nobody can stop it sooner

@@ -16,13 +16,14 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from rota.core import events as e
 from rota.core import order
 from rota.core.board import Board
 from rota.core.place import place, shares
 from rota.core.plan import Preempt
 from rota.core.policy import Ordering
 from rota.core.resources import Placement, Request, gpu_count
-from rota.core.run import Attempt, Run
+from rota.core.run import Attempt, Cause, Run
 from rota.core.snapshot import Snapshot
 from rota.core.usage import Shares
 
@@ -232,6 +233,20 @@ def _spare(later: Board, request: Request, victims: list[Holder]) -> None:
             later.give(one.placement)
         else:
             victims.remove(one)
+
+
+def request(runs: Mapping[str, Run], victim: Preempt, at: float) -> e.StopRequested:
+    """A victim of a plan is asked to go, in the way it said: live, in a forecast and in a simulation alike."""
+    spec = runs[victim.run_id].spec
+    return e.StopRequested(
+        at=at,
+        run_id=victim.run_id,
+        attempt_id=victim.attempt_id,
+        cause=Cause.PREEMPTED,
+        signal=spec.checkpoint_signal,
+        grace_s=spec.grace_s,
+        for_run=victim.for_run,
+    )
 
 
 def _seen(placement: Placement, hidden: Mapping[str, int]) -> bool:

@@ -76,5 +76,5 @@ def _held_at(state: State, start: float, now: float) -> list[Placement]:
     others: list[Placement] = []
     for (end, run_id), (_, placement) in zip(state.timeline, state.timeline.given_back(), strict=True):
         if end > start or start <= now:  # what is late now will have ended by some later time
-            (yielding if state.runs[run_id].spec.preemptible else others).append(placement)
+            (yielding if state.runs[run_id].spec.stoppable else others).append(placement)
     return [*yielding, *others]

@@ -142,6 +142,11 @@ class Spec:
     holder: Holder | None = None  # a lease: nothing is launched, this process holds what is given
     reservation: str = ""  # its GPUs come out of this one, in its time; one that is over counts for nothing
 
+    @property
+    def stoppable(self) -> bool:
+        """It may be asked to make way; a lease never is, its process is not ours."""
+        return self.preemptible and self.holder is None
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:

@@ -96,7 +96,7 @@ class State:
             if run.spec.group:
                 self.groups[run.spec.group] = self.groups.get(run.spec.group, 0) + 1
             self.timeline.put(run.id, attempt.expected_end, attempt.placement)
-            if run.spec.preemptible and run.spec.holder is None:
+            if run.spec.stoppable:
                 self.stoppable[run.id] = None
                 self.fillers += run.spec.filler
             return

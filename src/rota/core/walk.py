@@ -14,6 +14,7 @@ from rota.core import events as e
 from rota.core.decide import decide
 from rota.core.ids import attempt_id
 from rota.core.plan import Plan, Preempt
+from rota.core.preempt import request
 from rota.core.progress import done_s
 from rota.core.reduce import reduce
 from rota.core.resources import Placement, gpu_count
@@ -77,18 +78,7 @@ class Walk:
 
     def _stop(self, victim: Preempt) -> None:
         spec = self.world.runs[victim.run_id].spec
-        reduce(
-            self.world,
-            e.StopRequested(
-                at=self.now,
-                run_id=victim.run_id,
-                attempt_id=victim.attempt_id,
-                cause=Cause.PREEMPTED,
-                signal=spec.checkpoint_signal,
-                grace_s=spec.grace_s,
-                for_run=victim.for_run,
-            ),
-        )
+        reduce(self.world, request(self.world.runs, victim, self.now))
         self._will_end(victim.run_id, min(self._due[victim.run_id], self.now + spec.grace_s))
 
     def _will_end(self, run_id: str, at: float) -> None:

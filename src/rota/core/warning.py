@@ -17,6 +17,11 @@ LONGEST_S = 60.0
 SHARE = 0.05  # of the limit
 
 
+def saves(preemptible: bool, checkpoint_signal: int | None) -> bool:
+    """Who may be stopped and names a signal that a program can hear says that it saves when it comes."""
+    return preemptible and checkpoint_signal is not None and checkpoint_signal not in DEADLY
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     signal: int

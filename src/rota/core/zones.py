@@ -34,7 +34,7 @@ class Zones:
         mine = next((one for one in self.calendar if one.id == own), None) if own else None
         if mine is not None:
             return ("only", mine.id) if mine.active(now) else None
-        until = now if run.spec.preemptible else now + bound_s(run)
+        until = now if run.spec.stoppable else now + bound_s(run)
         return tuple(one.id for one in self.calendar if one.start <= until and now < one.end)
 
     def board(self, zone: Zone) -> Board:

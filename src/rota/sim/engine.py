@@ -24,6 +24,7 @@ from rota.core.ids import attempt_id
 from rota.core.node import Node
 from rota.core.plan import Plan, Preempt, Start
 from rota.core.policy import Policy
+from rota.core.preempt import request
 from rota.core.reduce import reduce
 from rota.core.resources import Placement, Request
 from rota.core.run import Cause, Exit, RunState, Spec
@@ -188,19 +189,7 @@ class _World:
 
     def stop(self, victim: Preempt) -> None:
         number = int(victim.run_id, 16)
-        spec = self.state.runs[victim.run_id].spec
-        reduce(
-            self.state,
-            e.StopRequested(
-                at=float(self.now),
-                run_id=victim.run_id,
-                attempt_id=victim.attempt_id,
-                cause=Cause.PREEMPTED,
-                signal=spec.checkpoint_signal,
-                grace_s=spec.grace_s,
-                for_run=victim.for_run,
-            ),
-        )
+        reduce(self.state, request(self.state.runs, victim, float(self.now)))
         ran_s = self.now - self.began[number]
         self.left_s[number] -= max(0, ran_s - self.restart_s(self.attempts[number]))
         self.stops[number] += 1
