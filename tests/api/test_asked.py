@@ -9,7 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from rota.api.asked import Extras, compact, gpus_by_default, spec_of, submit_of
+from rota.api.doors.queue import Submission
 from rota.api.house import House
+from rota.api.newrun import NewRun
+from rota.api.newsweep import NewSweep
 from rota.app.authz import Principal, Role
 from rota.app.errors import Invalid
 from rota.core.run import When
@@ -131,3 +134,38 @@ def test_an_account_goes_on_as_it_was_asked_for(house: House) -> None:
     """Who may have which is decided behind the doors."""
     for asked, passed in ((None, None), ("", None), ("root", "root")):
         assert spec(house, {"account": asked}).account == passed
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["time_limit_seconds", "estimated_duration_seconds", "grace_seconds", "warn_seconds", "checkpoint_signal",
+     "warn_signal", "nodes", "cpus", "memory_gb", "gpu_memory_gb", "max_retries", "umask"],
+)  # fmt: skip
+def test_true_is_no_number(field: str) -> None:
+    for value in (True, False):
+        with pytest.raises(ValidationError, match="which is no number"):
+            Extras.model_validate({field: value})
+        with pytest.raises(ValidationError, match="which is no number"):
+            Extras.model_validate_json(json.dumps({field: value}))
+    assert getattr(Extras.model_validate({field: 1}), field) == 1
+    assert getattr(Extras.model_validate({field: 1.0}), field) == 1
+
+
+def test_of_the_doors_own_numbers_neither() -> None:
+    made: dict[type[Extras], dict[str, Any]] = {
+        NewRun: {"name": "a", "command": "true"},
+        NewSweep: {"name": "a", "base_command": "true", "parameters": {}},
+        Submission: {"run_id": "a", "user": "ann", "command": "true", "gpu_count": 1},
+    }
+    for kind, body in made.items():
+        for field in {"gpu_count", "priority", "max_runs"} & kind.model_fields.keys():
+            kind.model_validate({**body, field: 1})
+            with pytest.raises(ValidationError, match="which is no number"):
+                kind.model_validate({**body, field: True})
+
+
+def test_a_reservation_without_a_name_is_none() -> None:
+    assert Extras.model_validate({}).reservation == ""
+    for text in ("", "  "):
+        with pytest.raises(ValidationError, match="is empty; give the id of a reservation, or leave it out"):
+            Extras.model_validate({"reservation": text})

@@ -88,12 +88,15 @@ def test_the_policy_is_changed_and_nonsense_is_refused(lab: Lab) -> None:
     assert would.startswith("would be; nothing was done:\n") and "max_concurrent_jobs" in would
     assert lab.json("policy", "show")["max_concurrent_jobs"] == lab.json("policy")["max_concurrent_jobs"] == 3
     lab.out("policy", "set", "max_concurrent_jobs=0")
+    would = lab.out("policy", "set", "--dry-run", "policy=auto", "patience=0.5")
+    assert would.splitlines()[1].split(maxsplit=1) == ["policy", "auto (patience 0.5)"]
     for words in (
         ["max_concurrent_jobs=-1"],
         ["scheduling_algorithm=magic"],
         ["what=1"],
         ["nothing"],
         ["dry_run=true"],
+        ["scheduling_algorithm=auto", "policy=easy"],
     ):
         assert lab.rota("policy", "set", *words).returncode == 2, words
 

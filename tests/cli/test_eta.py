@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
+from dataclasses import replace
 
 from rota.cli.calibration import drawn, line
+from rota.cli.prospect import bound, probably, sooner
+from rota.cli.render import moment
 from rota.client.model.calibration import calibration
+from rota.client.model.run import Alternative, Eta, eta
 from tests.cli.lab import Lab
 
 
@@ -20,6 +25,33 @@ def test_when_it_probably_starts_and_what_would_be_sooner(lab: Lab) -> None:
     assert lab.json("eta", waits)["p50"] > 0
     assert float(lab.out("eta", "-q", waits)) > 1000
     assert f"{waits} queued" not in lab.out("explain", waits) and "resources:" in lab.out("explain", waits)
+
+
+def test_who_asks_why_and_who_asks_when_hear_the_same_time(lab: Lab) -> None:
+    lab.wait_for(lab.submit("-G", "8", "-N", "2", "-t", "4h", "--", "sleep", "1000"), "running")
+    lab.submit("-G", "8", "-N", "2", "-t", "4h", "--", "true")
+    waits = lab.submit("-G", "8", "-N", "2", "-t", "4h", "--", "true")
+    told = lab.json("eta", waits)
+    assert told["latest"] > told["p90"] > told["p50"]
+    assert {name: lab.json("explain", waits)[name] for name in ("p50", "p90", "latest")}.keys() < told.keys()
+    found = eta({**told, "from": told["from"]})
+    for words in ("explain", "eta", "show"):
+        shown = lab.out(words, waits)
+        assert f"9 of 10 times before {moment(found.p90)}" in shown, (words, shown)
+        assert re.search(r"at the latest in [78] h .+ if everybody uses all of their time", shown), (words, shown)
+
+
+def test_nothing_is_sooner_by_more_than_the_wait_and_what_is_near_is_told_in_seconds() -> None:
+    now = time.time()
+    one = Alternative({}, "with 2 GPUs", now + 30, 1200.0)
+    found = Eta({}, "r", p50=now + 1080.5, p90=now + 1200, alternatives=(one,))
+    assert sooner(found, one) == "with 2 GPUs: up to 18 min sooner"
+    assert sooner(found, replace(one, sooner_seconds=600.0)) == "with 2 GPUs: 10 min sooner"
+    assert sooner(found, replace(one, sooner_seconds=None)).startswith("with 2 GPUs: in 30 s (")
+    near = Eta({}, "r", p50=now + 110.5, p90=now + 115.0)
+    assert re.fullmatch(r"probably in 110 s \(.*:..:..\), 9 of 10 times before .*:..:..", probably(near))
+    assert bound(near) == "" == bound(replace(near, latest=now + 150)), "no news"
+    assert bound(replace(near, latest=now + 7200.5)).startswith("at the latest in 2 h 00 (")
 
 
 def test_how_predictions_did(lab: Lab) -> None:
@@ -49,4 +81,9 @@ def test_the_picture_shows_where_the_share_is_and_where_it_should_be() -> None:
     text = drawn(calibration({"pending": 2, "starts": [row], "runtimes": runs}))
     assert "12 predicted starts have come, 2 are still to come" in text
     assert "92%" in text and "5 min" in text and "0.50" in text
-    assert "nothing to judge yet" in drawn(calibration({"pending": 0, "starts": [], "runtimes": []}))
+    assert "how to read it: " in text and "12 are few: wait for 20" in text
+    assert "1 predicted start has come, 1 is still to come" in drawn(
+        calibration({"pending": 1, "starts": [{**row, "count": 1}], "runtimes": []})
+    )
+    nothing = drawn(calibration({"pending": 0, "starts": [], "runtimes": []}))
+    assert "nothing to judge yet: a prediction is made when a run has to wait" in nothing

@@ -57,7 +57,7 @@ def test_now_until_and_quiet(office: Lab) -> None:
 
 
 def test_a_run_names_what_is_kept(office: Lab) -> None:
-    kept = office.out("reserve", "-G", "2", "--from", "+2h", "--for", "1h", "-q").strip()
+    kept = office.out("reserve", "-G", "2", "--from", "+2h", "--for", "1h", "-J", "Training Day", "-q").strip()
     run_id = office.submit("--held", "--reservation", kept, "-G", "2", "--", "true")
     assert office.show(run_id)["reservation"] == kept
     assert office.json("reserve", "list")[0]["runs"] == [run_id]
@@ -65,12 +65,36 @@ def test_a_run_names_what_is_kept(office: Lab) -> None:
         "sbatch", "--parsable", "--hold", f"--reservation={kept}", "--gpus=1", "--wrap", "true"
     ).strip()
     assert office.show(batch)["reservation"] == kept
+    for named in (kept[:10], kept[-8:], "Training Day"):
+        run_id = office.submit("--held", "--reservation", named, "-G", "1", "--", "true")
+        assert office.show(run_id)["reservation"] == kept
+    batch = office.slurm("sbatch", "--parsable", "--hold", "--reservation=Training Day", "--gpus=1", "--wrap", "true")
+    assert office.show(batch.strip())["reservation"] == kept
+    assert "--reservation: is empty" in office.slurm_all("sbatch", "--reservation=", "--wrap", "true").stderr.decode()
     for words, told in (
+        (("--reservation", ""), b"--reservation: is empty; give a reservation's id or name"),
         (("--reservation", "nope"), b"there is none called 'nope'"),
         (("--reservation", kept, "-G", "3"), b"do not fit into reservation"),
     ):
         done = office.rota("submit", *words, "--", "true")
         assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
+def test_what_is_reserved_now_is_not_shown_as_free(office: Lab) -> None:
+    kept = office.out("reserve", "-G", "2", "--for", "1h", "-J", "demo", "--user", "ben", "-q").strip()
+    office.out("reserve", "-G", "2", "--from", "+2h", "--for", "1h", "-q")
+    me = office.json("whoami")["name"]
+    shown = office.out("gpus")
+    assert shown.splitlines()[1].split() == ["node1", f"R:{me}"[:8], f"R:{me}"[:8], "·", "·"], shown
+    assert "0 of 8 GPUs held, 6 free, 2 reserved" in shown
+    assert f"reserved: demo ({kept}) keeps 2 GPUs for {me}, ben until " in shown
+    office.wait_for(office.submit("--reservation", "demo", "-G", "1", "--", "sleep", "1000"), "running")
+    shown = office.out("gpus")
+    assert "1 of 8 GPUs held, 6 free, 1 reserved" in shown and ", 1 of them held" in shown
+    assert office.out("nodes").splitlines()[1].split()[2] == "2" and "1 reserved" in office.out("nodes")
+    gpus = office.json("gpus")
+    assert [gpu["reserved"] and gpu["reserved"]["reservation_id"] for gpu in gpus] == [kept] * 2 + [None] * 6
+    assert {gpu["status"] for gpu in gpus} == {"available", "allocated"}, "the words are as they were"
 
 
 def test_busy_gpus_are_told_of(office: Lab) -> None:
@@ -85,8 +109,14 @@ def test_busy_gpus_are_told_of(office: Lab) -> None:
     ("words", "told", "code"),
     [
         ((), b"say how many and for how long: rota reserve --gpus 8", 2),
-        (("--gpus", "2"), b"say how many and for how long", 2),
-        (("--gpus", "2", "--for", "1h", "--until", "+2h"), b"say how many and for how long", 2),
+        (("--gpus", "2"), b"--for (or --until) missing; say how many and for how long", 2),
+        (("--for", "1h"), b"--gpus missing", 2),
+        (("--gpus", "2", "--for", "1h", "--until", "+2h"), b"--for or --until, not both", 2),
+        (("--gpus", "2", "--for", "40d"), b"40 d is too long; a reservation lasts from 1 min to 30 d", 2),
+        (("--gpus", "2", "--for", "30s"), b"30 s is too short; a reservation lasts from 1 min to 30 d", 2),
+        (("--gpus", "2", "--from", "+100d", "--for", "1h"), b"use a time within the next 90 days, up to ", 2),
+        (("--gpus", "2", "--from", "25:00", "--for", "1h"), b"25:00 is no time of the day; write 0:00 to 23:59", 2),
+        (("--gpus", "3", "-N", "2", "--for", "1h"), b"use a multiple of 2", 2),
         (("--gpus", "0", "--for", "1h"), b"--gpus", 2),
         (("--gpus", "2", "--for", "soon"), b"is not a time", 2),
         (("--gpus", "2", "--from", "soon", "--for", "1h"), b"'soon' is not a time; write now, 9:00", 2),
@@ -95,7 +125,7 @@ def test_busy_gpus_are_told_of(office: Lab) -> None:
         (("--gpus", "9", "--for", "1h"), b"gpus: this cluster can never give 9 GPUs", 2),
         (("--gpus", "2", "--for", "1h", "--name", "a\nb"), b"name", 2),
         (("cancel", "nope"), b"no reservation 'nope', or it is over", 75),
-        (("cancel", ""), b"no reservation", 75),
+        (("cancel", ""), b"RESERVATION_ID: is empty", 2),
         (("frob",), b"No such command", 2),
     ],
 )

@@ -203,6 +203,27 @@ def test_what_is_wrong_is_said_before_anything_is_done(tmp_path, monkeypatch, wo
     assert sorted(Path().iterdir()) == before
 
 
+@pytest.mark.parametrize("option", ["--plots", "--schedule"])
+def test_an_empty_name_is_not_the_current_directory(tmp_path, monkeypatch, option):
+    monkeypatch.chdir(tmp_path)
+    found = rota(trace(Path("t.csv")), "--nodes", "1x2", option, "")
+    assert found.exit_code == 2 and f"'{option}': is empty" in " ".join(found.stderr.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_a_trace_that_does_not_say_who_may_be_stopped_is_told_how_it_is_taken(tmp_path):
+    where = trace(tmp_path / "t.csv", jobs=3)
+    words = (where, "--nodes", "1x2", "--policy", "easy")
+    said = " ".join(done(*words).split())
+    assert "no column `preemptible`: every job is taken to be one that may be stopped" in said
+    assert "--preemptible none" in said and "Rows with x are ratios: " in said
+    for settled in (("--preemptible", "all"), ("--no-preempt",)):
+        assert "no column" not in done(*words, *settled)
+    where.write_text("job_id,submit_time_s,duration_s,gpus,preemptible\nj,0,60,1,0\n")
+    said = done(*words)
+    assert "no column" not in said and said.startswith("1 job of 1 person")
+
+
 def test_a_policy_under_which_a_job_can_never_start_is_said_and_writes_nothing(tmp_path):
     (tmp_path / "one.toml").write_text('base = "easy"\n[limits]\ngpus = 1\n')
     words = (trace(tmp_path / "t.csv"), "--nodes", "1x2", "--policy", tmp_path / "one.toml", "--schedule")
@@ -286,7 +307,7 @@ def test_who_would_have_waited_more_and_less(past):
     assert (one["policy"], one["runs"]) == ("fcfs-strict", 6)
     assert {person["user"]: person["runs"] for person in one["people"]} == {"ann": 2, "ben": 3, HOSTILE: 1}
     assert one["live_mean_wait_s"] == pytest.approx(found["live"]["measures"]["mean_wait_s"])
-    assert found["fidelity"]["policy"].startswith("live:")
+    assert found["fidelity"]["policy"] == "live:auto"
     assert abs(found["fidelity"]["simulated_mean_wait_s"] - found["fidelity"]["live_mean_wait_s"]) < 10
     said = " ".join(past.out(*words).split())
     assert "Under fcfs-strict these 6 runs would have waited" in said

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rota.cli.simulate import history
 from rota.cli.simulate.history import History, as_jobs, left_out, take
-from rota.cli.simulate.server import cluster_of, field_of, policy_of
+from rota.cli.simulate.server import called, cluster_of, field_of, policy_of
 from rota.client.model.cluster import node
 from rota.client.model.run import Run, run
 from rota.core.node import simulated_cluster
-from rota.core.policy import Backfill, Limits, Ordering, Policy
+from rota.core.policy import Backfill, Limits, Ordering, Packing, Policy
+from rota.core.presets import named
 
 T0 = 1_700_000_000.0
 NODES = simulated_cluster(2, 4)
@@ -210,3 +212,19 @@ def test_every_part_of_the_policy_that_the_server_tells_is_understood():
     assert policy_of(rendered(odd))[1] == odd
     fields = {one.name for one in dataclasses.fields(Policy)}
     assert [word for word in rendered(odd) if field_of(word) not in fields] == ["policy"], "the name of the whole"
+
+
+def test_a_policy_is_called_by_what_makes_it_different():
+    from rota.api.doors.orchestrator import policy_of as rendered
+
+    def shown(policy: Policy) -> str:
+        return called(rendered(policy))
+
+    assert shown(Policy()) == "auto"
+    assert shown(replace(Policy(), patience=0.5)) == "auto (patience 0.5)"
+    assert shown(replace(Policy(), preemption=False)) == "auto (enable_preemption false)"
+    assert shown(replace(named("easy"), limits=Limits(gpus=4), max_concurrent=9)) == "easy", "limits are the house's"
+    odd = replace(named("easy"), margin=2.0, min_run_s=1.0, aging_s=5.0, patience=0.5, packing=Packing.FRAGMENT)
+    assert shown(odd).startswith("easy (") and shown(odd).endswith(", and 2 more)")
+    assert policy_of(rendered(replace(Policy(), patience=0.5)))[0] == "live:auto (patience 0.5)"
+    assert called({"policy": "lottery", "scheduling_algorithm": "lottery"}) == "lottery", "a newer server's"

@@ -45,6 +45,8 @@ def test_a_filler_stands_in_the_queue_as_one(lab: Lab) -> None:
     ("words", "said"),
     [
         (["--checkpoint-signal", "HELLO"], "'HELLO' is no signal; write a name such as USR1"),
+        (["--checkpoint-signal", "KILL"], "no program can hear SIGKILL, so it could not save; use USR1, USR2, TERM"),
+        (["--checkpoint-signal", "19"], "no program can hear SIGSTOP"),
         (["--grace", "soon"], "'soon' is not a time"),
         (["--warn-signal", "USR1"], "there is no time limit to warn of"),
         (["--filler"], "give a time limit, or an estimate, of at most 1 h"),

@@ -86,8 +86,8 @@ def test_one_parameter_twice_is_refused():
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(None, "-"), (-5, "0.0 s"), (0.04, "0.0 s"), (9.94, "9.9 s"), (42, "42 s"), (180, "3 min"), (7500, "2 h 05"),
-     (300000, "3 d 11 h"), (1e12, "ages")],
+    [(None, "-"), (-5, "0.0 s"), (0.04, "0.0 s"), (9.94, "9.9 s"), (42, "42 s"), (110, "110 s"), (180, "3 min"),
+     (7500, "2 h 05"), (300000, "3 d 11 h"), (1e12, "ages")],
 )  # fmt: skip
 def test_spans(seconds, shown):
     assert render.span(seconds) == shown

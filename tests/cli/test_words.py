@@ -7,17 +7,20 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rota.cli.exits import REFUSED, USAGE
-from rota.cli.follow import place
+from rota.cli.follow import place, summary
 from rota.cli.slurm.output import wrap
 from rota.cli.slurm.told import told
-from rota.cli.story import changed_lines
+from rota.cli.spent import ran, waited
+from rota.cli.story import changed_lines, efficiency
 from rota.client.model.run import Run
+from rota.client.model.run import run as made
 from tests.app.house import SOURCES
 from tests.cli.lab import RUN, Lab
 from tests.cli.test_exits import call
@@ -131,6 +134,26 @@ def test_changed_lines_are_those_added_and_taken_away() -> None:
     patch = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@\n same\n-- old\n+new\n same\n"
     assert changed_lines(patch + patch) == 4
     assert changed_lines("") == 0
+
+
+def test_work_that_was_done_is_no_wait() -> None:
+    """Submitted at 0; 100 s in line, 1000 s of work, stopped for 50 s, 500 s lost with a node, 20 s, and to its end."""
+    tries = [
+        {"id": "r-1", "started": 100.0, "ended": 1100.0, "reason": "preempted: preempted for x"},
+        {"id": "r-2", "started": 1150.0, "ended": 1650.0, "reason": "lost"},
+        {"id": "r-3", "started": 1670.0, "ended": 1970.0, "reason": "exited"},
+    ]
+    whole = {"id": "r", "status": "finished", "created_at": 0.0, "started_at": 1670.0, "ended_at": 1970.0}
+    ended = made({**whole, "attempts": tries})
+    assert (waited(ended), ran(ended)) == (120.0, 1800.0)
+    assert "waited 2 min, ran 30 min" in efficiency(ended) and "waited 2 min, ran 30 min" in summary(ended)
+    again = made({"id": "r", "status": "queued", "created_at": 0.0, "started_at": 100.0, "attempts": tries[:1]})
+    assert (waited(again), ran(again)) == (100.0, 1000.0), "now it is suspended, which is told apart"
+    retried = made({**again.raw, "attempts": [{**tries[0], "reason": "lost"}]})
+    assert waited(retried) == pytest.approx(time.time() - 1000.0, abs=60)
+    live = made({"id": "r", "status": "running", "created_at": 0.0, "attempts": [{"id": "r-1", "started": 7.0}]})
+    assert (waited(live), ran(live)) == (7.0, None)
+    assert (waited(made({"id": "r"})), ran(made({"id": "r"}))) == (None, None)
 
 
 ODD = "\x1b]0;owned\x07"

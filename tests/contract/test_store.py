@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from rota.adapters.store import rows
+from rota.adapters.store import runrows
 from rota.adapters.store.compare import compare
 from rota.adapters.store.store import SqlStore
 from rota.app.ports import Fenced, KeyRecord, RunFilter, StoreBroken, StoreError
@@ -391,7 +391,7 @@ def test_a_run_knows_when_it_got_into_line(store: SqlStore) -> None:
     assert compare(store.replay(), store.load()) == []
     store.compact(house.state, before=1e12, keep_runs_since=0.0)
     assert compare(store.replay(), store.load()) == [], "from a checkpoint as well"
-    assert '"queued_at"' not in rows.facts_text(found[at_once]), "nothing is written for most"
+    assert '"queued_at"' not in runrows.facts_text(found[at_once]), "nothing is written for most"
 
 
 def test_a_row_that_does_not_say_when_it_got_into_line(store: SqlStore) -> None:
@@ -399,5 +399,5 @@ def test_a_row_that_does_not_say_when_it_got_into_line(store: SqlStore) -> None:
     cluster(house)
     run = house.submit()
     never = replace(run, state=RunState.CANCELLED, queued_at=None)
-    assert '"queued_at":null' in rows.facts_text(never), "stopped before it ever was in line"
-    assert '"queued_at"' not in rows.facts_text(replace(run, state=RunState.HELD, queued_at=None))
+    assert '"queued_at":null' in runrows.facts_text(never), "stopped before it ever was in line"
+    assert '"queued_at"' not in runrows.facts_text(replace(run, state=RunState.HELD, queued_at=None))

@@ -8,7 +8,10 @@ from tests.app.house import until
 from tests.doors.people import ANN, BEN, MakeServer, people
 from tests.doors.server import Server
 
-FIELDS = {"run_id", "status", "eta", "seconds", "p50", "p90", "scenarios", "confidence", "from", "why", "alternatives"}
+FIELDS = {
+    "run_id", "status", "eta", "seconds", "p50", "p90", "latest", "scenarios", "confidence", "from", "why",
+    "alternatives",
+}  # fmt: skip
 
 
 def make(server: Server, command: str = "sleep 1000", gpus: int = 8, **more: Any) -> Any:
@@ -24,6 +27,7 @@ def test_a_start_is_told_with_how_sure_it_is_and_what_would_be_sooner(make_serve
     assert set(told) == FIELDS
     assert told["p50"] <= told["p90"]
     assert told["seconds"] > 3000
+    assert told["latest"] is None, "who has no limit may go on for ever"
     assert (told["scenarios"], told["why"]) == (16, "")
     assert told["confidence"] in ("good", "fair", "rough")
     assert told["from"] == "how long 1 run will take: 1 by an estimate"

@@ -151,6 +151,9 @@ def test_a_dry_run_of_a_policy(common: Server) -> None:
         ({"max_queue": 0}, "max_queue"),
         ({"limits": {"gpus": -1}}, "gpus"),
         ({"limits": 3}, "limits"),
+        ({"patience": True}, "patience"),
+        ({"policy": "easy", "scheduling_algorithm": "auto"}, "scheduling_algorithm"),
+        ({"policy": "easy", "backfill": "none"}, "backfill"),
     ],
 )
 def test_nonsense_is_refused_and_named(common: Server, change: dict[str, Any], field: str) -> None:
@@ -215,5 +218,12 @@ def test_a_whole_policy_goes_by_its_name(server: Server) -> None:
         assert (policy["policy"], policy["scheduling_algorithm"], policy["backfill"]) == (name, ordering, backfill)
     changed = server.put("/orchestrator/policy", {"policy": "auto", "patience": 0.25, "min_run_seconds": 300}).ok()
     assert (changed["policy"]["patience"], changed["policy"]["min_run_seconds"]) == (0.25, 300)
+    beside = {"policy": "easy", "scheduling_algorithm": "fcfs", "enable_preemption": True}
+    changed = server.put("/orchestrator/policy", beside).ok()
+    assert changed["policy"]["enable_preemption"] is True, "what agrees, and what may be had beside a name"
+    assert (changed["policy"]["patience"], changed["policy"]["min_run_seconds"]) == (0.25, 300), "a name keeps knobs"
+    refused = server.put("/orchestrator/policy", {"policy": "easy", "scheduling_algorithm": "auto"})
+    said = refused.json["detail"][0]["msg"]
+    assert said.startswith("scheduling_algorithm: auto contradicts policy easy, which stands for")
     assert server.put("/orchestrator/policy", {"policy": "lottery"}).status == 422
     assert server.put("/orchestrator/policy", {"patience": 0}).status == 422

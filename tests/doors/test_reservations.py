@@ -202,6 +202,13 @@ def test_in_private_another_sees_when_and_how_much_and_not_whose(make_server: Ma
     (shown,) = who["cid"].get("/reservations").ok()
     assert (shown["id"], shown["user"], shown["name"], shown["users"]) == ("hidden", "hidden", "hidden", [])
     assert (shown["start"], shown["gpus"], shown["nodes"]) == (made["start"], 2, made["nodes"])
+    now = who[ANN].post("/reservations", {**body, "gpus": 1, "from": time.time(), "name": "now"}).ok()
+    kept = {name: who[name].get("/gpu/status").ok()["cluster_status"]["nodes"][0]["gpus"][0] for name in (BEN, "cid")}
+    assert kept[BEN]["reserved"] == {
+        "reservation_id": now["id"], "name": "now", "user": ANN, "users": [BEN], "until": now["end"],
+    }  # fmt: skip
+    hidden = dict.fromkeys(("reservation_id", "name", "user"), "hidden")
+    assert kept["cid"]["reserved"] == {**hidden, "users": [], "until": now["end"]}
     path = f"/reservations/{made['id']}"
     run = {"name": "a", "command": "true", "reservation": made["id"]}
     assert who["cid"].call("DELETE", path).status == 404

@@ -13,7 +13,7 @@ from rota.sim.measure import measure
 from rota.sim.model import Job, Result, Segment
 from rota.sim.picture.album import album, slug
 from rota.sim.report import Page, html, people
-from rota.sim.table import figures, rows, verdict
+from rota.sim.table import ONCE, figures, rows, verdict
 
 HOSTILE = "</title></td><script>alert('x')</script><img src=x onerror=alert(1)>"
 
@@ -70,9 +70,10 @@ def test_the_words_say_what_the_table_says():
         figures(name, [measure(schedule(*w))])
         for name, w in (("auto", (7, 7)), ("sjf", (14, 14)), ("easy", (100, 100)))
     ]
-    first, others, once = verdict(made)
+    first, others, few, once = verdict(made)
     assert first.startswith("auto lets jobs wait 0.07x as long as easy (7 s instead of 1.7 min on average)")
-    assert others == "Its mean wait is 0.50x that of sjf."
+    assert others == "The mean wait of auto is 0.50x that of sjf."
+    assert few == "Too few to mean much: p95 is made by the longest wait of 2 jobs. The mean says more."
     assert "--shakes 20" in once
     assert verdict(made[:1])[0].startswith("Under auto jobs wait 7 s on average")
     idle = figures("las", [measure(schedule(0, 0))])
@@ -101,6 +102,23 @@ def test_who_would_have_waited_less_and_who_more():
     assert [difference(n) for n in (5100, -900, 59)] == ["85 min less", "15 min more", "the same"]
 
 
+def test_one_run_of_one_person_is_told_of_as_one():
+    said = summary(compare("auto", schedule(600), schedule(0)))
+    assert "Under auto this 1 run would have waited 0 s on average; in truth it waited 10 min. 1 run would" in said
+    assert "Of 1 person 1 would have waited less" in said
+
+
+def test_which_rows_rest_on_too_few_jobs():
+    assert verdict([figures("auto", [measure(schedule(*range(100)))])])[1:] == [ONCE], "five beyond p95 are enough"
+    said = verdict([figures("auto", [measure(schedule(*range(99)))])])[1]
+    assert said.startswith("Too few to mean much: p95 is made by the 5 longest waits of 99 jobs")
+    wide = Result((Job("w", 0, 600, 8),), 8, (Segment(0, 1, 0, 600, (("node1", 8),)),), (600,), (0,), 60)
+    assert (
+        "the 99 % row by the longest wait of 1 job with 8 or more GPUs"
+        in verdict([figures("auto", [measure(wide)])])[1]
+    )
+
+
 def test_at_most_ten_runs_are_named_from_each_end():
     count = 50
     found = compare("auto", schedule(*range(0, 100 * count, 100)), schedule(*range(100 * count, 0, -100)))
@@ -114,7 +132,7 @@ def test_how_far_to_believe_it():
     assert (found.live_s, found.simulated_s, found.middle_error_s) == (2280, 426, 900)
     said = trust(found)
     assert "simulated by the server's own policy (live:priority) the same runs wait 7.1 min on average" in said
-    assert "in truth they waited 38 min (0.19x)" in said and "within 15 min of the truth" in said
+    assert "in truth they waited 38 min (simulated / true: 0.19x)" in said and "within 15 min of the truth" in said
     assert "x)" not in trust(fidelity("live:auto", schedule(0), schedule(0))), "no ratio to nothing"
 
 

@@ -9,7 +9,7 @@ import pytest
 from rota.core.node import simulated_cluster
 from rota.sim.cluster import read_cluster
 from rota.sim.model import Job
-from rota.sim.trace import BadTrace, check_fits, read_trace
+from rota.sim.trace import BadTrace, check_fits, read_trace, says_who_may_be_stopped
 
 HEADER = "job_id,submit_time_s,duration_s,gpus"
 FULL = HEADER + ",user,limit_s,priority,preemptible"
@@ -86,6 +86,28 @@ def test_bad_lines_are_named(tmp_path: Path, text: str, complaint: str) -> None:
     assert message.startswith(f"{path}: ")
     assert complaint in message
     assert len(message) < 400
+
+
+def test_all_bad_lines_are_named_at_once(tmp_path: Path) -> None:
+    """Whoever mends a trace should have to look only once."""
+    path = written(tmp_path, f"{HEADER}\na,0,1,1\nb,x,1,1\na,0,1,1\nc,0,1\nd,0,1,1\n")
+    with pytest.raises(BadTrace) as caught:
+        read_trace(path)
+    head, *lines = str(caught.value).splitlines()
+    assert head == f"{path}: 3 lines are wrong"
+    assert [line.split(":")[0].strip() for line in lines] == ["line 3", "line 4", "line 5"]
+    with pytest.raises(BadTrace) as caught:
+        read_trace(written(tmp_path, f"{HEADER}\n" + "a,0,1\n" * 12 + '"a"b,0,1,1\n'))
+    lines = str(caught.value).splitlines()
+    assert (len(lines), lines[-1]) == (12, "  and 3 more"), "what is no CSV is one of them"
+    jobs = read_trace(written(tmp_path, f"{HEADER}\na,0,1,9\nb,0,1,1\nc,0,1,2\n"))
+    with pytest.raises(BadTrace, match=r"2 lines are wrong\n  line 2: .*\n  line 4: .* of 1 node with 1 GPU could"):
+        check_fits(jobs, simulated_cluster(1, 1), "jobs.csv")
+
+
+@pytest.mark.parametrize(("header", "said"), [(HEADER, False), (FULL, True), ("\n" + FULL, True)])
+def test_whether_it_says_who_may_be_stopped(tmp_path: Path, header: str, said: bool) -> None:
+    assert says_who_may_be_stopped(written(tmp_path, f"{header}\n")) is said
 
 
 def test_files_that_are_no_text_or_not_there(tmp_path: Path) -> None:

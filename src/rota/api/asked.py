@@ -30,22 +30,33 @@ from rota.app.problems import visible
 from rota.core.resources import Request
 from rota.core.run import Dependency, Spec, When
 from rota.core.times import LONGEST_S, seconds
-from rota.core.warning import SIGKILL, SIGTERM, saves
+from rota.core.warning import DEADLY, SIGKILL, SIGTERM, saves
 
 MAX_GPUS = 100_000
 MAX_TEXT = 131_072
 MOST_NAMES, LONGEST_NAME = 20, 100
+
+
+def _number(value: Any) -> Any:
+    """To Python true is 1; who sends it means something else."""
+    if isinstance(value, bool):
+        raise ValueError(f"is {str(value).lower()}, which is no number; give a number")
+    return value
+
+
+NUMBER = BeforeValidator(_number)  # behind a field's bounds: what stands before them keeps them out of the schema
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Word = Annotated[str, Field(max_length=500)]
-Amount = Annotated[float, Field(ge=0, le=1e9)]
+Amount = Annotated[float, Field(ge=0, le=1e9), NUMBER]
 Tag = Annotated[str, Field(max_length=100), AfterValidator(visible)]
-Count = Annotated[int, Field(ge=0, le=MAX_GPUS)]
+Count = Annotated[int, Field(ge=0, le=MAX_GPUS), NUMBER]
+Nodes = Annotated[int, Field(ge=0, le=10_000), NUMBER]
 
 
 def _time(value: Any) -> Any:
     """Seconds; or in words, such as 4h."""
     if not isinstance(value, str):
-        return value
+        return _number(value)
     try:
         return float(value)
     except ValueError:
@@ -53,7 +64,14 @@ def _time(value: Any) -> Any:
 
 
 def _signal(value: Any) -> Any:
-    return signals.number(value) if isinstance(value, str) else value
+    return signals.number(value) if isinstance(value, str) else _number(value)
+
+
+def _named(value: str) -> str:
+    """Who writes nothing here may believe they use one."""
+    if not value.strip():
+        raise ValueError("is empty; give the id of a reservation, or leave it out")
+    return value
 
 
 Seconds = Annotated[float, BeforeValidator(_time), Field(gt=0, le=LONGEST_S)]
@@ -71,7 +89,7 @@ def _writable(value: Any) -> Any:
 
 
 Free = Annotated[dict[str, Any], AfterValidator(_writable)]
-Priority = Annotated[int, Field(ge=1, le=4, description="1 low, 2 normal, 3 high, 4 critical")]
+Priority = Annotated[int, Field(ge=1, le=4, description="1 low, 2 normal, 3 high, 4 critical"), NUMBER]
 
 
 class Body(BaseModel):
@@ -141,14 +159,14 @@ class Extras(Making):
     )
     gpu_memory_gb: Amount = 0
     gpu_type: Word = Field("", description="A part of the GPU's name, such as H100.")
-    nodes: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="Spread evenly over exactly so many nodes.")
+    nodes: Nodes = Field(0, description="Spread evenly over exactly so many nodes.")
     span: bool = Field(False, description="May be split over nodes when no single node has room.")
-    cpus: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    cpus: Annotated[int, Field(ge=0, le=1_000_000), NUMBER] = 0
     memory_gb: Amount = 0
     env: Annotated[dict[Word, Text], Field(max_length=10_000)] = Field(default_factory=dict)
     estimated_duration_seconds: Seconds | None = Field(None, description="As a number, or in words: 90s 30m 4h 1d 1w.")
     time_limit_seconds: Seconds | None = Field(None, description="As a number, or in words: 90s 30m 4h 1d 1w.")
-    max_retries: Annotated[int, Field(ge=0, le=100)] = Field(
+    max_retries: Annotated[int, Field(ge=0, le=100), NUMBER] = Field(
         3, description="For lost nodes and the like; a command that fails by itself is not run again."
     )
     retry_failures: bool = Field(False, description="Run it again also when the command itself failed.")
@@ -157,8 +175,8 @@ class Extras(Making):
     preemptible: bool = Field(False, description="May be stopped for others, and is run again.")
     checkpoint_signal: Signal | None = Field(
         None,
-        description="Asks it to save and leave; a number, or a name such as USR1. Who names one says that it saves "
-        "and loses little by being stopped. Default: TERM, of a program that does not.",
+        description="Asks it to save and leave; a number, or a name such as USR1, and not KILL or STOP. Who names one "
+        "says that it saves and loses little by being stopped. Default: TERM, of a program that does not.",
     )
     grace_seconds: Annotated[float, BeforeValidator(_time), Field(ge=0, le=86400)] = Field(
         10.0, description="From being asked to end to being killed."
@@ -174,9 +192,11 @@ class Extras(Making):
         False, description="Runs only where nobody else who waits could, and is killed at once for anybody."
     )
     terminal: bool = Field(False, description="Give it a terminal that `rota attach` joins.")
-    umask: Annotated[int, Field(ge=0, le=0o777)] = 0o022
+    umask: Annotated[int, Field(ge=0, le=0o777), NUMBER] = 0o022
     account: Word | None = Field(None, description="The unix account to run as; for admins of a server that is root.")
-    reservation: Word = Field("", description="Use the GPUs that this reservation keeps, in its time.")
+    reservation: Annotated[Word, AfterValidator(_named)] = Field(
+        "", description="Use the GPUs that this reservation keeps, in its time."
+    )
     workspace: Workspace | None = None
     idempotency_key: Word = ""
 
@@ -205,6 +225,8 @@ def spec_of(
         raise Invalid("workdir: is blank; leave it out for the server's own", "workdir")
     if extras.filler:
         _must_bear_killing(extras)
+    elif extras.checkpoint_signal in DEADLY:
+        raise Invalid(f"checkpoint_signal: {signals.unheard(extras.checkpoint_signal)}", "checkpoint_signal")
     request = Request(
         gpus=gpus,
         nodes=extras.nodes,

@@ -6,7 +6,19 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from rota.api.asked import Body, Count, Extras, Priority, Text, Word, compact, gpus_by_default, spec_of, submit_of
+from rota.api.asked import (
+    NUMBER,
+    Body,
+    Count,
+    Extras,
+    Priority,
+    Text,
+    Word,
+    compact,
+    gpus_by_default,
+    spec_of,
+    submit_of,
+)
 from rota.api.house import House
 from rota.app.authz import Principal
 from rota.app.commands import Submit
@@ -16,8 +28,8 @@ Note = Annotated[str, Field(max_length=2000)]
 
 class GpuWrap(Body):
     enabled: bool | None = None
-    retries: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
-    retry_delay_seconds: Annotated[float, Field(gt=0, le=600)] | None = None
+    retries: Annotated[int, Field(ge=-1, le=1_000_000), NUMBER] | None = None
+    retry_delay_seconds: Annotated[float, Field(gt=0, le=600), NUMBER] | None = None
 
 
 class NewRun(Extras):

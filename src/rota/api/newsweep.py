@@ -15,6 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from rota.api import grid, once
 from rota.api.act import act
 from rota.api.asked import (
+    NUMBER,
     Body,
     Count,
     Extras,
@@ -44,7 +45,7 @@ MOST_DIFFS = 16 << 20  # bytes of diff, with all the runs of one sweep
 MOST_ENV = 64 << 20  # and of environment
 Goal = Annotated[str, Field(max_length=100_000)]
 Object = Free
-MaxRuns = Annotated[int, Field(ge=1, le=MOST_RUNS)]
+MaxRuns = Annotated[int, Field(ge=1, le=MOST_RUNS), NUMBER]
 Name = Annotated[str, Field(min_length=1, max_length=400), AfterValidator(visible)]
 Shown = Annotated[Word, AfterValidator(visible)]
 Stage = Literal["draft", "pending", "running"]
@@ -233,7 +234,8 @@ async def change_sweep(
     owner = owner_of(record)
     if record.body["draft"] and not states:
         kept = {name: value for name, value in body.items() if name in NewSweep.model_fields and value is not None}
-        whole = NewSweep(**{**kept, **body["run"], "status": asked.status or "draft"})
+        run = {name: value for name, value in body["run"].items() if name != "reservation" or value}
+        whole = NewSweep(**{**kept, **run, "status": asked.status or "draft"})
         if asked.status in ("pending", "running"):
             body |= {"draft": False, "run": {}}
             return await _make(house, who, whole, record.id, owner=owner, body=body, key=None, dry_run=dry_run)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from rota.core.alternatives import Alternative, alternatives
 from rota.core.explain import Explanation, explain, obstacle
-from rota.core.forecast import forecast
+from rota.core.forecast import FOREVER_S, at_most, forecast
 from rota.core.odds import NOTHING, Odds, Scenarios
 from rota.core.run import RunState
 from rota.core.state import State
@@ -54,6 +54,16 @@ class Outlook:
             return None if state.paused else forecast(state, now, [run_id]).get(run_id)
 
         return self._current().answer(("eta", run_id), work)
+
+    def latest(self, run_id: str) -> float | None:
+        """If everybody uses all of their time and nobody comes who goes first; None = that has no end, or none that
+        can be seen."""
+
+        def work(state: State, now: float) -> float | None:
+            found = None if state.paused else forecast(state, now, [run_id], lasts=at_most).get(run_id)
+            return found if found is not None and found - now < FOREVER_S / 2 else None
+
+        return self._current().answer(("latest", run_id), work)
 
     def prospect(self, run_id: str) -> Prospect:
         return self._patient(run_id).prospect(run_id)

@@ -210,7 +210,10 @@ def request_problems(desk: Desk, request: Request) -> Iterator[tuple[str, str]]:
         yield "nodes", f"{request.nodes} is not a number of nodes from 0 up"
         return
     if request.nodes > 1 and request.gpus % request.nodes:
-        yield "gpus", f"{request.gpus} cannot be shared evenly by {request.nodes} nodes"
+        yield (
+            "gpus",
+            f"{request.gpus} cannot be shared evenly by {request.nodes} nodes; use a multiple of {request.nodes}",
+        )
     for field in ("gpu_memory_gb", "memory_gb", "cpus"):
         value = getattr(request, field)
         if not 0 <= value <= MAX_AMOUNT:

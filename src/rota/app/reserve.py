@@ -19,6 +19,7 @@ from rota.core.reason import describe
 from rota.core.reservation import Reservation
 from rota.core.reserving import choose, room_from
 from rota.core.resources import Placement, Request
+from rota.core.times import told
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -92,16 +93,17 @@ def _check_texts(user: str, command: Reserve) -> None:
         must_be_text(users=name)
         must_be_visible(users=name)
         if not name.strip():
-            raise Invalid("users: one of them has no name", "users")
+            raise Invalid("users: one of them is empty; give the names of people", "users")
 
 
 def _window(now: float, command: Reserve) -> tuple[float, float]:
     """From when to when, in whole seconds: what is said in words can then be asked for."""
     asked = now if command.start is None else command.start
     if not asked <= now + MOST_AHEAD_S:  # nor NaN
-        raise Invalid(f"start: must be a time within the next {MOST_AHEAD_S / DAY_S:.0f} days", "start")
+        last = f"use a time within the next {MOST_AHEAD_S / DAY_S:.0f} days, up to {said(now + MOST_AHEAD_S)}"
+        raise Invalid(f"start: is too far ahead; {last}", "start")
     if asked < now - JUST_NOW_S:
-        raise Invalid(f"start: is in the past; now is {now:.0f} ({said(now)})", "start")
+        raise Invalid(f"start: is in the past; now is {now:.0f} ({said(now)}); leave it out to begin now", "start")
     start = math.ceil(asked) if asked > now else math.floor(now)
     if (command.end is None) == (command.length_s is None):
         raise Invalid("length_s: say either for how long or until when", "length_s")
@@ -111,10 +113,16 @@ def _window(now: float, command: Reserve) -> tuple[float, float]:
         field, end = "length_s", start + command.length_s if command.length_s <= LONGEST_S else math.inf
     assert end is not None
     if end <= start:
-        raise Invalid(f"{field}: it would end before it begins", field)
-    if not start + SHORTEST_S <= end <= start + LONGEST_S:
         raise Invalid(
-            f"{field}: can last from {SHORTEST_S:.0f} seconds to {LONGEST_S / DAY_S:.0f} days, and this would not",
+            f"{field}: it would end before it begins, at {said(start)}; use {said(start + SHORTEST_S)} or later", field
+        )
+    if not start + SHORTEST_S <= end <= start + LONGEST_S:
+        asked_s = end - start if command.length_s is None else command.length_s
+        # to ten seconds: the clock has moved on since it was reckoned. What is beyond all measure needs no number
+        shown = told(float(round(asked_s, -1 if asked_s > LONGEST_S else 3))) if abs(asked_s) < 1e9 else "that"
+        raise Invalid(
+            f"{field}: {shown} is too {'short' if end < start + SHORTEST_S else 'long'}; a reservation lasts from "
+            f"{told(SHORTEST_S)} to {told(LONGEST_S)}",
             field,
         )
     return float(start), float(math.ceil(end))

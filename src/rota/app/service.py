@@ -177,6 +177,10 @@ class Service:
         """When it is expected to start; None = nothing that is known will start it."""
         return self._outlook.eta(run_id)
 
+    def latest(self, run_id: str) -> float | None:
+        """When it starts if everybody uses all of their time; None = that has no end."""
+        return self._outlook.latest(run_id)
+
     def prospect(self, run_id: str) -> Prospect:
         """When it will start and how sure that is, corrected by how earlier predictions did; this one is kept, too."""
         found = self._outlook.prospect(run_id)

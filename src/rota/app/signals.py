@@ -20,6 +20,11 @@ def number(text: str) -> int:
     return int(found)
 
 
+def unheard(number: int) -> str:
+    """Why one of those that no program can catch is no way to ask it, and what is."""
+    return f"no program can hear {name(number)}, so it could not save; use USR1, USR2, TERM, INT or HUP"
+
+
 def name(number: int) -> str:
     try:
         return signal.Signals(number).name

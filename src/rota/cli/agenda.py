@@ -38,7 +38,8 @@ def picture(found: Sequence[Reservation], now: float, days: int) -> str:
         parts = ("".join(cells[at : at + COLUMNS]) for at in range(0, len(cells), COLUMNS))
         lines.append(f"{plain(node):{size}}  {'│'.join(parts)}")
     if len(nodes) > MOST_NODES:
-        lines.append(f"and {len(nodes) - MOST_NODES} more nodes")
+        more = len(nodes) - MOST_NODES
+        lines.append(f"and {more} more node{'s'[: more != 1]}")
     return "\n".join([*lines, LEGEND])
 
 

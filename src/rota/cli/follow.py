@@ -18,6 +18,7 @@ from rota.cli.connect import say
 from rota.cli.exits import REFUSED
 from rota.cli.progress import Progress
 from rota.cli.render import expected, plain, span, state
+from rota.cli.spent import spent
 from rota.cli.streams import write
 from rota.client.errors import Busy, Refused, RotaError, Unreachable
 from rota.client.words import ACTIVE
@@ -59,11 +60,7 @@ def summary(run: Run) -> str:
     words = [f"{run.id} {run.status}"]
     if run.error and not run.ok:
         words[0] += f": {plain(run.error)}"
-    begin = run.started_at or run.launched_at
-    if run.created_at is not None and begin is not None:
-        words.append(f"waited {span(begin - run.created_at)}")
-    if begin is not None and run.ended_at is not None:
-        words.append(f"ran {span(run.ended_at - begin)}")
+    words += spent(run)
     hours = gpu_hours(run)
     if hours:
         words.append(f"{hours:.3f} GPU-hours")

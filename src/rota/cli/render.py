@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable
 
+NEAR_S = 120.0
+
 
 def plain(text: object) -> str:
     """Without control characters, bidi tricks and line ends: a name is data, it must not steer the terminal."""
@@ -19,7 +21,7 @@ def span(seconds: float | None) -> str:
     seconds = max(0.0, seconds)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    if seconds < 99.5:
+    if seconds < 119.5:
         return f"{seconds:.0f} s"
     if seconds < 5970:
         return f"{seconds / 60:.0f} min"
@@ -43,9 +45,10 @@ def clock(at: float | None) -> str:
 
 
 def moment(at: float | None) -> str:
-    """As `clock`, to the minute: for what is foretold."""
+    """As `clock`, to the minute: for what is foretold. What is near is told to the second."""
     shown = clock(at)
-    return shown[:-3] if shown.count(":") > 1 else shown
+    near = at is not None and at - time.time() < NEAR_S
+    return shown if near or shown.count(":") < 2 else shown[:-3]
 
 
 def in_time(at: float | None, now: float | None = None) -> str:

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from rota.app import signals
 from rota.cli.follow import gpu_hours
+from rota.cli.prospect import bound, probably
 from rota.cli.render import clock, gpus, in_time, plain, priority, span, state
 from rota.cli.slurm.told import told
+from rota.cli.spent import spent
 from rota.cli.table import facts, table
 
 if TYPE_CHECKING:
-    from rota.client.model.run import Run
+    from rota.client.model.run import Eta, Run
 
 
-def story(run: Run, workspace: Mapping[str, Any] | None, *, full: bool = False) -> str:
-    parts = [facts(_facts(run, full))]
+def story(run: Run, workspace: Mapping[str, Any] | None, *, full: bool = False, eta: Eta | None = None) -> str:
+    """`eta`: how sure its start is, of one that waits in line."""
+    parts = [facts(_facts(run, full, eta))]
     if run.reasons:
         parts.append("why it waits\n" + "\n".join(f"  {plain(reason.text)}" for reason in run.reasons))
     if run.attempts:
@@ -34,12 +37,7 @@ def story(run: Run, workspace: Mapping[str, Any] | None, *, full: bool = False) 
 
 def efficiency(run: Run) -> str:
     """What it cost: waiting, running, GPU-hours."""
-    begin = run.started_at or run.launched_at
-    words = []
-    if begin is not None and run.created_at is not None:
-        words.append(f"waited {span(begin - run.created_at)}")
-    if begin is not None and run.ended_at is not None:
-        words.append(f"ran {span(run.ended_at - begin)}")
+    words = spent(run)
     if gpu_hours(run):
         words.append(f"{gpu_hours(run):.3f} GPU-hours in {len(run.attempts)} attempt{'s'[: len(run.attempts) != 1]}")
     if run.preemptions:
@@ -68,7 +66,7 @@ def _stopping(raw: Mapping[str, Any]) -> str:
     return f"for {whom}, by {signals.name(number or 15)} with {span(grace)} of grace"
 
 
-def _facts(run: Run, full: bool) -> list[tuple[str, object]]:
+def _facts(run: Run, full: bool, eta: Eta | None) -> list[tuple[str, object]]:
     raw = run.raw
     waiting = run.waiting
     needs = raw.get("depends_on")
@@ -98,7 +96,8 @@ def _facts(run: Run, full: bool) -> list[tuple[str, object]]:
         ("started", clock(run.started_at)),
         ("ended", clock(run.ended_at)),
         ("position", run.position if waiting else None),
-        ("expected start", in_time(run.eta) if run.status == "queued" else None),
+        ("expected start", (eta and probably(eta)) or in_time(run.eta) if run.status == "queued" else None),
+        ("", eta and bound(eta)),
         ("hint", run.hint),
     ]
 

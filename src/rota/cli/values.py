@@ -30,15 +30,21 @@ class Duration(click.ParamType):  # type: ignore[type-arg] # not every click kno
 
 
 class Signal(click.ParamType):  # type: ignore[type-arg]
+    """One that a program can hear."""
+
     name = "signal"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from rota.app.signals import number
+        from rota.app.signals import number, unheard
+        from rota.core.warning import DEADLY
 
         try:
-            return value if isinstance(value, int) else number(str(value))
+            found = value if isinstance(value, int) else number(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if found in DEADLY:
+            self.fail(unheard(found), param, ctx)
+        return found
 
 
 class Amount(click.FloatRange):

@@ -66,14 +66,14 @@ def _date(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text} is no day of the calendar") from None
+        raise ValueError(f"{text} is no day of the calendar; write YYYY-MM-DD") from None
 
 
 def _clock(hours: str, minutes: str, rest: str | None) -> time:
     try:
         return time(int(hours), int(minutes), int(rest or 0))
     except ValueError:
-        raise ValueError(f"{hours}:{minutes} is no time of the day") from None
+        raise ValueError(f"{hours}:{minutes} is no time of the day; write 0:00 to 23:59") from None
 
 
 def _elsewhere(wanted: datetime, zone: str) -> float:

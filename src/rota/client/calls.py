@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.client import given
+from rota.client import answers, given
 from rota.client.environment import exported, must_be_sendable
 from rota.client.exchange import Call, new_key
 from rota.client.known import OF_A_RERUN, OF_A_RUN, OF_A_SWEEP, must_be_known
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rota.client.model.run import Eta, Explanation, LogChunk, Run
     from rota.client.model.sweep import Sweep
 
-Json = Mapping[str, Any]
+Json = answers.Json
 T = TypeVar("T")
 
 
@@ -52,7 +52,7 @@ def submit(
     body |= _surroundings(workdir, env, inherit)
     body |= given.gpus(gpus, more)
     body |= {field: value for field, value in more.items() if value is not None}
-    return Call("POST", "/runs", _run, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
+    return Call("POST", "/runs", answers.run, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
 
 
 def _surroundings(
@@ -68,7 +68,7 @@ def _surroundings(
 
 def run(run_id: str) -> Call[Run]:
     """One run, with all its attempts."""
-    return Call("GET", f"/runs/{_id('run_id', run_id)}", _run)
+    return Call("GET", f"/runs/{_id('run_id', run_id)}", answers.run)
 
 
 def runs_page(
@@ -83,17 +83,17 @@ def runs_page(
     """Runs, newest first, up to `limit`; `cursor` is the header X-Next-Cursor of the page before. See `runs`."""
     query = {"status": status, "user": user, "sweep_id": sweep_id, "cursor": cursor}
     query = {name: given.text(name, value) for name, value in query.items() if value}
-    return Call("GET", "/runs", _runs, query={**query, "archived": _bool(archived), "limit": str(limit)})
+    return Call("GET", "/runs", answers.runs, query={**query, "archived": _bool(archived), "limit": str(limit)})
 
 
 def queue() -> Call[Queue]:
     """What waits, in order, and what is active."""
-    return Call("GET", "/queue", _queue)
+    return Call("GET", "/queue", answers.queue)
 
 
 def job(job_id: str) -> Call[Job]:
     """A run in the words of the queue; costs the server less than `run`."""
-    return Call("GET", f"/queue/{_id('job_id', job_id)}", _job)
+    return Call("GET", f"/queue/{_id('job_id', job_id)}", answers.job)
 
 
 def cancel(run_id: str, *, grace_s: float | None = None, dry_run: bool = False) -> Call[Json]:
@@ -101,24 +101,24 @@ def cancel(run_id: str, *, grace_s: float | None = None, dry_run: bool = False) 
     query = _dry(dry_run) or {}
     if grace_s is not None:
         query["grace_seconds"] = f"{given.number('grace_s', grace_s):g}"
-    return Call("POST", f"/runs/{_id('run_id', run_id)}/stop", _object, query=query)
+    return Call("POST", f"/runs/{_id('run_id', run_id)}/stop", answers.plain, query=query)
 
 
 def hold(run_id: str, *, dry_run: bool = False) -> Call[Run]:
     """Keep a waiting run from starting until `release`."""
-    return Call("POST", f"/runs/{_id('run_id', run_id)}/hold", _run, query=_dry(dry_run))
+    return Call("POST", f"/runs/{_id('run_id', run_id)}/hold", answers.run, query=_dry(dry_run))
 
 
 def release(run_id: str, *, dry_run: bool = False) -> Call[Run]:
     """Let a held run go."""
-    return Call("POST", f"/runs/{_id('run_id', run_id)}/release", _run, query=_dry(dry_run))
+    return Call("POST", f"/runs/{_id('run_id', run_id)}/release", answers.run, query=_dry(dry_run))
 
 
 def set_priority(run_id: str, priority: int, *, dry_run: bool = False) -> Call[Run]:
     """4 critical, 3 high, 2 normal, 1 low."""
     body = {"priority": priority}
     return Call(
-        "PATCH", f"/runs/{_id('run_id', run_id)}/priority", _run, query=_dry(dry_run), body=body, repeatable=True
+        "PATCH", f"/runs/{_id('run_id', run_id)}/priority", answers.run, query=_dry(dry_run), body=body, repeatable=True
     )
 
 
@@ -141,27 +141,27 @@ def rerun(
     body["workdir"] = None if workdir is None else given.path("workdir", workdir)
     body = {name: value for name, value in body.items() if value is not None}
     key = idempotency_key or new_key()
-    return Call("POST", f"/runs/{_id('run_id', run_id)}/rerun", _run, query=_dry(dry_run), body=body, key=key)
+    return Call("POST", f"/runs/{_id('run_id', run_id)}/rerun", answers.run, query=_dry(dry_run), body=body, key=key)
 
 
 def explain(run_id: str) -> Call[Explanation]:
     """Why a run waits: every reason, the runs in the way, and what would start it."""
-    return Call("GET", f"/runs/{_id('run_id', run_id)}/explain", _explanation)
+    return Call("GET", f"/runs/{_id('run_id', run_id)}/explain", answers.explanation)
 
 
 def eta(run_id: str) -> Call[Eta]:
     """When a run is expected to start, how sure that is, and what would start it sooner."""
-    return Call("GET", f"/runs/{_id('run_id', run_id)}/eta", _eta)
+    return Call("GET", f"/runs/{_id('run_id', run_id)}/eta", answers.eta)
 
 
 def calibration() -> Call[Calibration]:
     """How predictions of starts and of run times did so far."""
-    return Call("GET", "/calibration", _calibration)
+    return Call("GET", "/calibration", answers.calibration)
 
 
 def workspace(run_id: str) -> Call[Json]:
     """The code a run was submitted from, as far as it was recorded."""
-    return Call("GET", f"/runs/{_id('run_id', run_id)}/workspace", _object)
+    return Call("GET", f"/runs/{_id('run_id', run_id)}/workspace", answers.plain)
 
 
 def logs(run_id: str, offset: int = 0, *, limit: int = 102_400, attempt: int | None = None) -> Call[LogChunk]:
@@ -169,7 +169,7 @@ def logs(run_id: str, offset: int = 0, *, limit: int = 102_400, attempt: int | N
     query = {"offset": str(offset), "limit": str(limit)}
     if attempt is not None:
         query["attempt"] = str(attempt)
-    return Call("GET", f"/runs/{_id('run_id', run_id)}/logs", _log_chunk, query=query)
+    return Call("GET", f"/runs/{_id('run_id', run_id)}/logs", answers.log_chunk, query=query)
 
 
 def create_sweep(
@@ -203,28 +203,28 @@ def create_sweep(
         **given.gpus(gpus, more),
     }
     body = {field: value for field, value in body.items() if value is not None}
-    return Call("POST", "/sweeps", _sweep, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
+    return Call("POST", "/sweeps", answers.sweep, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
 
 
 def start_sweep(sweep_id: str, *, parallel: int = 1, dry_run: bool = False) -> Call[Json]:
     """`parallel` stays: the scheduler keeps so many of the sweep's runs going."""
     query = {"parallel": str(parallel), **(_dry(dry_run) or {})}
-    return Call("POST", f"/sweeps/{_id('sweep_id', sweep_id)}/start", _object, query=query, repeatable=True)
+    return Call("POST", f"/sweeps/{_id('sweep_id', sweep_id)}/start", answers.plain, query=query, repeatable=True)
 
 
 def sweep(sweep_id: str) -> Call[Sweep]:
     """One sweep, and how far it is."""
-    return Call("GET", f"/sweeps/{_id('sweep_id', sweep_id)}", _sweep)
+    return Call("GET", f"/sweeps/{_id('sweep_id', sweep_id)}", answers.sweep)
 
 
 def sweeps(*, limit: int = 50) -> Call[list[Sweep]]:
     """Sweeps, newest first."""
-    return Call("GET", "/sweeps", _sweeps, query={"limit": str(limit)})
+    return Call("GET", "/sweeps", answers.sweeps, query={"limit": str(limit)})
 
 
 def nodes() -> Call[list[Node]]:
     """The machines, their GPUs and who holds them."""
-    return Call("GET", "/nodes", _nodes)
+    return Call("GET", "/nodes", answers.nodes)
 
 
 def drain(node_id: str, *, why: str = "", dry_run: bool = False) -> Call[Json]:
@@ -232,7 +232,7 @@ def drain(node_id: str, *, why: str = "", dry_run: bool = False) -> Call[Json]:
     return Call(
         "POST",
         f"/nodes/{_id('node_id', node_id)}/drain",
-        _object,
+        answers.plain,
         query=_dry(dry_run),
         body={"why": why} if why else {},
     )
@@ -240,26 +240,28 @@ def drain(node_id: str, *, why: str = "", dry_run: bool = False) -> Call[Json]:
 
 def undrain(node_id: str, *, dry_run: bool = False) -> Call[Json]:
     """Take a node back into service."""
-    return Call("POST", f"/nodes/{_id('node_id', node_id)}/undrain", _object, query=_dry(dry_run), repeatable=True)
+    return Call(
+        "POST", f"/nodes/{_id('node_id', node_id)}/undrain", answers.plain, query=_dry(dry_run), repeatable=True
+    )
 
 
 def capacity() -> Call[Capacity]:
     """How many GPUs there are, how many are free, and how many waiting runs could start now."""
-    return Call("GET", "/capacity", _capacity)
+    return Call("GET", "/capacity", answers.capacity)
 
 
 def usage(*, since: float | None = None, until: float | None = None) -> Call[list[Usage]]:
     """GPU-hours per person, between two moments in seconds since 1970."""
     said = {"since": since, "until": until}
     query = {name: repr(given.number(name, at)) for name, at in said.items() if at is not None}
-    return Call("GET", "/usage", _usage, query=query)
+    return Call("GET", "/usage", answers.usage, query=query)
 
 
 def reservations(*, since: float | None = None, until: float | None = None) -> Call[list[Reservation]]:
     """What is reserved, by start: all of it, or what has a part between two moments in seconds since 1970."""
     said = {"from": since, "until": until}
     query = {name: repr(given.number(name, at)) for name, at in said.items() if at is not None}
-    return Call("GET", "/reservations", _reservations, query=query)
+    return Call("GET", "/reservations", answers.reservations, query=query)
 
 
 def reserve(
@@ -282,31 +284,35 @@ def reserve(
     more = {"gpu_type": gpu_type, "nodes": nodes, "name": name, "users": given.words("users", users)}
     body |= {"gpus": gpus, **{field: value for field, value in more.items() if value}}
     key = idempotency_key or new_key()
-    return Call("POST", "/reservations", _reservation, query=_dry(dry_run), body=body, key=key)
+    return Call("POST", "/reservations", answers.reservation, query=_dry(dry_run), body=body, key=key)
 
 
 def cancel_reservation(reservation_id: str, *, dry_run: bool = False) -> Call[Json]:
     """Give it up. What runs on its GPUs runs on."""
     where = f"/reservations/{_id('reservation_id', reservation_id)}"
-    return Call("DELETE", where, _object, query=_dry(dry_run))
+    return Call("DELETE", where, answers.plain, query=_dry(dry_run))
 
 
 def policy() -> Call[Json]:
     """How is scheduled."""
-    return Call("GET", "/orchestrator/status", lambda data: _object(_object(data)["policy"]))
+    return Call("GET", "/orchestrator/status", lambda data: answers.plain(answers.plain(data)["policy"]))
 
 
 def set_policy(*, dry_run: bool = False, **changes: Any) -> Call[Json]:
     """Change how is scheduled; what is not named stays."""
     return Call(
-        "PUT", "/orchestrator/policy", lambda data: _object(_object(data)["policy"]), query=_dry(dry_run), body=changes,
+        "PUT",
+        "/orchestrator/policy",
+        lambda data: answers.plain(answers.plain(data)["policy"]),
+        query=_dry(dry_run),
+        body=changes,
         repeatable=True,
-    )  # fmt: skip
+    )
 
 
 def tokens() -> Call[list[Token]]:
     """The tokens there are, without their secrets."""
-    return Call("GET", "/tokens", _tokens)
+    return Call("GET", "/tokens", answers.tokens)
 
 
 def create_token(
@@ -314,27 +320,27 @@ def create_token(
 ) -> Call[Token]:
     """Its secret is in the answer, and nowhere else afterwards. Never tried twice: that could make two."""
     body = {"user": user, "role": role, "expires_seconds": expires_s, "acts_for": acts_for, "note": note}
-    return Call("POST", "/tokens", _token, body={name: value for name, value in body.items() if value})
+    return Call("POST", "/tokens", answers.token, body={name: value for name, value in body.items() if value})
 
 
 def revoke_token(token_id: str) -> Call[Json]:
     """It opens nothing from now on."""
-    return Call("DELETE", f"/tokens/{_id('token_id', token_id)}", _object, repeatable=True)
+    return Call("DELETE", f"/tokens/{_id('token_id', token_id)}", answers.plain, repeatable=True)
 
 
 def login_link(token_id: str) -> Call[Json]:
     """`path`, and where the server knows how it is reached `url`: to open in a browser, once, within an hour."""
-    return Call("POST", f"/tokens/{_id('token_id', token_id)}/link", _object)
+    return Call("POST", f"/tokens/{_id('token_id', token_id)}/link", answers.plain)
 
 
 def whoami() -> Call[Whoami]:
     """Who the server takes you for."""
-    return Call("GET", "/whoami", _whoami)
+    return Call("GET", "/whoami", answers.whoami)
 
 
 def health() -> Call[Json]:
     """Whether the server is there, and what it is."""
-    return Call("GET", "/health", _object)
+    return Call("GET", "/health", answers.plain)
 
 
 def raw(call: Call[Any]) -> Call[Json]:
@@ -344,125 +350,8 @@ def raw(call: Call[Any]) -> Call[Json]:
 
 def read(call: Call[Any], how: Callable[[Json], T]) -> Call[T]:
     """The same call, its answer read otherwise: no model is loaded for it."""
-    call.decode = lambda data: how(_object(data))
+    call.decode = lambda data: how(answers.plain(data))
     return call
-
-
-# -- what answers mean: each loads its model when an answer is there --------------------------------------------------
-
-
-def _run(data: Any) -> Run:
-    from rota.client.model.run import run
-
-    return run(data)
-
-
-def _runs(data: Any) -> list[Run]:
-    from rota.client.model.run import runs
-
-    return runs(data)
-
-
-def _explanation(data: Any) -> Explanation:
-    from rota.client.model.run import explanation
-
-    return explanation(data)
-
-
-def _eta(data: Any) -> Eta:
-    from rota.client.model.run import eta
-
-    return eta(data)
-
-
-def _calibration(data: Any) -> Calibration:
-    from rota.client.model.calibration import calibration
-
-    return calibration(data)
-
-
-def _log_chunk(data: Any) -> LogChunk:
-    from rota.client.model.run import log_chunk
-
-    return log_chunk(data)
-
-
-def _queue(data: Any) -> Queue:
-    from rota.client.model.cluster import queue
-
-    return queue(data)
-
-
-def _job(data: Any) -> Job:
-    from rota.client.model.cluster import job
-
-    return job(data)
-
-
-def _nodes(data: Any) -> list[Node]:
-    from rota.client.model.cluster import nodes
-
-    return nodes(data)
-
-
-def _capacity(data: Any) -> Capacity:
-    from rota.client.model.cluster import capacity
-
-    return capacity(data)
-
-
-def _usage(data: Any) -> list[Usage]:
-    from rota.client.model.cluster import usage
-
-    return usage(data)
-
-
-def _reservation(data: Any) -> Reservation:
-    from rota.client.model.reservation import reservation
-
-    return reservation(data)
-
-
-def _reservations(data: Any) -> list[Reservation]:
-    from rota.client.model.reservation import reservations
-
-    return reservations(data)
-
-
-def _sweep(data: Any) -> Sweep:
-    from rota.client.model.sweep import sweep
-
-    return sweep(data)
-
-
-def _sweeps(data: Any) -> list[Sweep]:
-    from rota.client.model.sweep import sweeps
-
-    return sweeps(data)
-
-
-def _token(data: Any) -> Token:
-    from rota.client.model.access import token
-
-    return token(data)
-
-
-def _tokens(data: Any) -> list[Token]:
-    from rota.client.model.access import tokens
-
-    return tokens(data)
-
-
-def _whoami(data: Any) -> Whoami:
-    from rota.client.model.access import whoami
-
-    return whoami(data)
-
-
-def _object(data: Any) -> Json:
-    if not isinstance(data, dict):
-        raise TypeError(f"expected an object, not {type(data).__name__}")
-    return data
 
 
 def _id(name: str, value: str) -> str:

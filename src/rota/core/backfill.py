@@ -28,9 +28,10 @@ def reserve(
     zones: Zones | None = None,
     *,
     yielding: Mapping[str, Placement] | None = None,
+    spare: int = 0,
 ) -> Reserve | None:
     """`started` are the starts of this very pass with their expected ends, `yielding` what those runs hold that it can
-    stop: they are as good as gone. None = not even when all of it has ended.
+    stop: they are as good as gone; `spare` GPUs must be free beside it. None = not even when all of it has ended.
 
     Most ends change nothing for a wide request, so they are only counted; the board is brought up to date and asked
     when enough nodes have enough GPUs for the first time, and then at each further node.
@@ -69,7 +70,7 @@ def reserve(
         at = max(end, snap.now)
         seen = later if calendar is None else _seen(calendar, run, at, later)
         spot = None if seen is None else place(seen, request)
-        if spot is not None and seen is not None:
+        if spot is not None and seen is not None and later.free_gpus - request.gpus >= spare:
             return Reserve(run.id, at, _prefer_busy(spot, now, seen, request))
     return None
 

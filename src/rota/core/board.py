@@ -141,13 +141,17 @@ class Board:
         twin.refill()
         return twin
 
-    def with_free(self, free: list[int]) -> Board:
-        """A copy on which other GPUs are free."""
-        twin = Board.__new__(Board)
-        twin.layout, twin.free = self.layout, free
-        twin.cpus, twin.memory_kib = self.cpus.copy(), self.memory_kib.copy()
-        twin.refill()
+    def emptied(self) -> Board:
+        """One of the same nodes on which nothing is free."""
+        twin = self.copy()
+        for n in range(len(self.free)):
+            twin.put(n, 0, 0, 0)
         return twin
+
+    def put(self, n: int, free: int, cpus: int, memory_kib: int) -> None:
+        """This is free on a node now."""
+        self._set_free(n, free)
+        self.cpus[n], self.memory_kib[n] = cpus, memory_kib
 
     def holds(self, part: Slice) -> bool:
         """Are these very GPUs free, and the CPUs and memory with them?"""

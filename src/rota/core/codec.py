@@ -1,6 +1,8 @@
 """Dataclasses to plain JSON values and back.
 
 Fields at their default are left out: rows stay small, and a field added later reads back from old rows as its default.
+Where a default has changed, the field says what it `was`: that is what a row means that lacks it, now as then. An
+empty row was never set to anything, and follows the defaults.
 A reader and a writer are compiled once per class, because a start of the server decodes every live run.
 """
 
@@ -63,10 +65,13 @@ def _make_writer(hint: Any) -> Convert:
     raise TypeError(f"{hint} cannot be stored")
 
 
+WAS = "was"
 _REQUIRED = object()
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
+    if WAS in field.metadata:
+        return field.metadata[WAS]
     if field.default is not dataclasses.MISSING:
         return field.default
     if field.default_factory is not dataclasses.MISSING:
@@ -118,9 +123,10 @@ def _class_reader(cls: type) -> Convert:
     hints = get_type_hints(cls)
     readers = {f.name: _reader(hints[f.name]) for f in dataclasses.fields(cls)}
     converting = {name: read for name, read in readers.items() if read is not _same}
+    was = {f.name: f.metadata[WAS] for f in dataclasses.fields(cls) if WAS in f.metadata}
 
     def read(data: Any) -> Any:
-        known = dict(data)
+        known = {**was, **data} if data else {}
         for name, convert in converting.items():
             if name in known:
                 known[name] = convert(known[name])

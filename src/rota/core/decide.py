@@ -26,6 +26,7 @@ from rota.core import order
 from rota.core.backfill import exchange, outside, reserve
 from rota.core.board import Board
 from rota.core.conservative import Profile
+from rota.core.headroom import Headroom
 from rota.core.order import Key
 from rota.core.place import place
 from rota.core.plan import Plan, Preempt, Reserve, Start
@@ -80,6 +81,7 @@ class _Pass:
         self.depth = self.policy.backfill_depth
         self.examined = 0
         self.stopped = False
+        self.headroom = Headroom(snap)
 
     def run(self) -> Plan:
         self.clear_reservations()
@@ -166,9 +168,9 @@ class _Pass:
         """For whom it was stopped, if that one waits and has not had its start since."""
         if not run.past or run.past[-1].for_run not in self.snap.queue or run.spec.filler:
             return None
-        first, stopped_at = self.snap.runs[run.past[-1].for_run], run.past[-1].stopped_at
-        had = first.past and stopped_at is not None and first.past[-1].ended_at > stopped_at
-        return None if had else first
+        first, last = self.snap.runs[run.past[-1].for_run], run.past[-1]
+        since = last.ended_at if last.stopped_at is None else last.stopped_at  # records of the first release lack it
+        return None if first.past and first.past[-1].ended_at > since else first
 
     def standing_of(self, lane: Lane, key: Key) -> float:
         return order.rank(self.policy, self.shares, lane.user, lane.band, key)
@@ -195,8 +197,12 @@ class _Pass:
             if over_limit is Over.RUNS:
                 self.closed.add(run.user)
             return False
-        if self.profile is not None or self.was_passed(run):
+        if not run.spec.filler and (self.profile is not None or self.was_passed(run)):
             return self.book(run)
+        if self.headroom.stands_back(run, lane, self.board.free_gpus):
+            if self.reserve is None:
+                self.block(run, standing, self.headroom.missing())
+            return False
         if self.reserve is not None and not self.may_be_stopped(run):
             return self.pass_by(run, lane, zone, standing)
         spot = None if full else place(self.zones.board(zone), lane.request, self.snap.packer)
@@ -269,15 +275,15 @@ class _Pass:
             self.depth -= 1
         return at
 
-    def block(self, run: Run, standing: float) -> None:
-        """The first that cannot start."""
+    def block(self, run: Run, standing: float, spare: int = 0) -> None:
+        """The first that cannot start. `spare` GPUs must be free beside it when it does."""
         if self.policy.backfill is Backfill.NONE:
             self.stopped = True
         elif self.policy.backfill is Backfill.CONSERVATIVE:
             self.book(run)
         elif self.policy.backfill is Backfill.EASY:
             yielding = self.stopping.yielding(run, standing) if self.stopping is not None else None
-            self.reserve = reserve(self.snap, self.board, run, self.ends, self.zones, yielding=yielding)
+            self.reserve = reserve(self.snap, self.board, run, self.ends, self.zones, yielding=yielding, spare=spare)
             if self.reserve is not None:
                 self.outside = outside(self.board, self.reserve)
                 # it will need its user's share of the limits then: those who pass must leave it that
@@ -297,7 +303,9 @@ class _Pass:
     def book(self, run: Run) -> bool:
         """Under conservative backfill: start it if its reservation is for now."""
         if self.profile is None:
-            self.profile = Profile(self.snap, self.zones, self.ends)
+            self.profile = Profile(self.snap, self.zones, self.ends, {victim.run_id for victim in self.preempts})
+        if self.reserve is not None and self.profile.over():
+            return False
         self.depth -= 1
         if self.depth < 0:
             self.stopped = True
@@ -309,6 +317,9 @@ class _Pass:
             self.reserve = booked  # of the first: what is told to people
         if booked.at <= self.snap.now:
             self.start(run, booked.placement)
+        elif self.snap.fillers and (making := self.profile.way(run, booked, self.stops())) is not None:
+            self.preempts += making.victims
+            self.keep(making)
         return True
 
     # -- who has to go ----------------------------------------------------------------------------------------------
@@ -317,17 +328,22 @@ class _Pass:
         of this shape that is no more urgent."""
         if self.tries <= 0 or run.priority <= self.firm.get(where, -1):
             return False
-        if self.stopping is None:
-            self.stopping = Stopping(self.snap, self.shares, {victim.run_id for victim in self.preempts})
         self.tries -= 1
-        mine = standing if self.ordering is Ordering.AUTO else self.stopping.standing(run)
-        making = self.stopping.choose(self.zones.board(where[1]), run, mine, self.zones.hidden(where[1]))
+        mine = standing if self.ordering is Ordering.AUTO else self.stops().standing(run)
+        making = self.stops().choose(self.zones.board(where[1]), run, mine, self.zones.hidden(where[1]))
         if making is None:
             self.firm[where] = run.priority
             return False
         self.preempts += making.victims
         self.keep(making)
+        if self.policy.backfill is Backfill.CONSERVATIVE:
+            self.ends.append((self.snap.now + left_of(run), making.spot))  # as good as started to those who are booked
         return True
+
+    def stops(self) -> Stopping:
+        if self.stopping is None:
+            self.stopping = Stopping(self.snap, self.shares, {victim.run_id for victim in self.preempts})
+        return self.stopping
 
     def keep(self, making: Making) -> None:
         """Nobody else gets what is free of the room that is being made."""
@@ -336,8 +352,7 @@ class _Pass:
             n = self.board.layout.index[part.node]
             free.append(Slice(part.node, part.gpus & self.board.free[n], part.cpus, part.memory_gb))
         self.take(tuple(free))
-        assert self.stopping is not None
-        self.stopping.drop(making)
+        self.stops().drop(making)
 
     def clear_reservations(self) -> None:
         """A reservation begins: what can be stopped on its GPUs is, unless it is the reservation's own."""
@@ -356,7 +371,7 @@ class _Pass:
                     self.preempts.append(Preempt(run_id, attempt.id, one.id))
 
     def look_again_at(self) -> float | None:
-        moments = []
+        moments = [] if self.headroom.until is None else [self.headroom.until]
         if self.stopping is not None and self.stopping.protected_until is not None:
             moments.append(self.stopping.protected_until)
         if self.ordering is Ordering.LAS and len(self.snap.queue) > len(self.starts):
@@ -384,6 +399,7 @@ class _Pass:
         load.running += 1
         load.gpus += gpus
         self.join_group(run.spec.group)
+        self.headroom.started(run)
         if self.moves:
             self.shares.add(run.user, gpus * expected_s)
 

@@ -13,6 +13,8 @@ from rota.core.run import Run
 from rota.core.state import State
 from rota.core.walk import BUDGET, Lasts, Walk
 
+FOREVER_S = 100 * 365 * 86400.0  # ten times what a limit may be
+
 
 def believed(history: History) -> Lasts:
     """What was declared is taken at its word until the past knows better."""
@@ -34,6 +36,17 @@ def likely(history: History) -> Lasts:
         if run.expected_from != "limit":
             return word(run, ran_s)
         return distribution(history, run).remaining(ran_s).median
+
+    return left_s
+
+
+def at_most(history: History) -> Lasts:
+    """Everybody uses all of their time, whatever the past says. Who has no limit goes on as if for ever."""
+
+    def left_s(run: Run, ran_s: float) -> float:
+        limit_s = run.spec.time_limit_s
+        # a limit is of one attempt: what earlier ones kept does not shorten it
+        return FOREVER_S if limit_s is None else max(0.0, limit_s - (ran_s - run.attained_s)) + run.spec.grace_s
 
     return left_s
 

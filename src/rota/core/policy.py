@@ -49,7 +49,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    ordering: Ordering = Ordering.AUTO
+    ordering: Ordering = field(default=Ordering.AUTO, metadata={"was": Ordering.PRIORITY})
     backfill: Backfill = Backfill.EASY
     packing: Packing = Packing.BEST_FIT
     backfill_depth: int = 500  # runs looked at per pass behind the reservation
@@ -61,12 +61,15 @@ class Policy:
     sjf_aging: float = 0.1  # under sjf a second of waiting is worth this many seconds of expected time
     half_life_s: float = 7 * DAY_S  # of used GPU-seconds under fair_share
     default_expected_s: float = 4 * HOUR_S  # when nothing at all is known
-    preemption: bool = True  # runs that said they may be stopped are, for others that are more urgent
-    corrects: bool = True  # what was declared is corrected by what runs declared alike turned out to take
+    # runs that said they may be stopped are, for others that are more urgent
+    preemption: bool = field(default=True, metadata={"was": False})
+    # what was declared is corrected by what runs declared alike turned out to take
+    corrects: bool = field(default=True, metadata={"was": False})
     margin: float = 1.25  # under srtf, las and auto: by how much more urgent one must be to stop another
     min_run_s: float = 60.0  # nobody is stopped sooner than this after a start
     restart_cost_s: float = 60.0  # GPU time believed to be lost with every stop
-    patience: float = 0.75  # under auto: after waiting this share of its declared time a run is twice as urgent
+    patience: float = 1.25  # under auto: after waiting this share of its declared time a run is twice as urgent
+    express: float = 0.25  # under auto: times the square root of all GPUs are left to short runs (core/express.py)
     max_reserved_gpu_s: float = 64 * HOUR_S  # that one person may have reserved at a time; admins: no bound
     auto_retry: bool = True
     retry_base_s: float = 5.0
@@ -89,6 +92,7 @@ _AT_LEAST: Mapping[str, float] = {
     "min_run_s": 0,
     "restart_cost_s": 0,
     "patience": 1e-3,
+    "express": 0,
     "max_reserved_gpu_s": 0,
     "retry_base_s": 0,
     "retry_cap_s": 0,

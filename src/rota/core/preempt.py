@@ -13,7 +13,7 @@ run would fit, and the node is chosen where that costs least.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rota.core import events as e
@@ -22,7 +22,7 @@ from rota.core.board import Board
 from rota.core.place import place, shares
 from rota.core.plan import Preempt
 from rota.core.policy import Ordering
-from rota.core.resources import Placement, Request, gpu_count
+from rota.core.resources import Placement, Request, Slice, gpu_count
 from rota.core.run import Attempt, Cause, Run
 from rota.core.snapshot import Snapshot
 from rota.core.usage import Shares
@@ -95,11 +95,19 @@ class Stopping:
 
     def drop(self, making: Making) -> None:
         """Its victims go, and what they give back is spoken for."""
-        self.promised.append(making.spot)
+        # only the GPUs: CPUs and memory were all taken off the board when they were kept for it
+        self.promised.append(tuple(Slice(part.node, part.gpus) for part in making.spot))
         gone = {victim.run_id for victim in making.victims}
         for holders in (self.fillers, self.ranked, self.plain) if gone else ():
             self.going += [one.placement for one in holders if one.run.id in gone]
             holders[:] = [one for one in holders if one.run.id not in gone]
+
+    def later(self, board: Board, going: Iterable[Placement] | None = None) -> Board:
+        """With what is being given back, less what of it is for somebody already."""
+        later = board.after(self.going if going is None else going)
+        for promised in self.promised:
+            later.take(promised)
+        return later
 
     def choose(self, board: Board, run: Run, standing: float, hidden: Mapping[str, int]) -> Making | None:
         """None = not even stopping all who may be stopped would do. No victims = what is stopping already suffices.
@@ -108,9 +116,7 @@ class Stopping:
         going = [placement for placement in self.going if _seen(placement, hidden)]
         if not able and not going:
             return None
-        later = board.after(going)
-        for promised in self.promised:
-            later.take(promised)
+        later = self.later(board, going)
         spot = place(later, run.spec.request) if going else None
         if spot is not None:
             return Making((), spot)
@@ -119,7 +125,7 @@ class Stopping:
             return None
         spot = place(later.after([one.placement for one in victims]), run.spec.request)
         assert spot is not None
-        return Making(tuple(_preempt(one.run, run) for one in victims), spot)
+        return Making(tuple(asked(one.run, run) for one in victims), spot)
 
     def yielding(self, run: Run, standing: float) -> dict[str, Placement]:
         """What those hold who can be stopped for it, at once or when they have had their time."""
@@ -258,6 +264,6 @@ def _since(run: Run) -> float:
     return run.attempt.planned_at
 
 
-def _preempt(victim: Run, run: Run) -> Preempt:
+def asked(victim: Run, run: Run) -> Preempt:
     assert victim.attempt is not None
     return Preempt(victim.id, victim.attempt.id, run.id)

@@ -47,7 +47,9 @@ class Queue:
         self._kinds: dict[tuple[int, Band], Kind] = {}
         self._kinds_made = 0
         self._where: dict[str, tuple[Place, Key]] = {}  # no lanes in it: then a copy is quick
-        self._shapes: dict[Request, int] = {}
+        self._shapes: dict[Request, int] = {}  # of the lanes there are: shapes come from users, and never end
+        self._lanes_of: dict[int, int] = {}  # shape -> how many
+        self._shapes_made = 0
 
     def __len__(self) -> int:
         return len(self._where)
@@ -63,6 +65,8 @@ class Queue:
 
     def _open(self, lane: Lane) -> None:
         self._lanes[lane.place] = lane
+        self._shapes[lane.request] = lane.shape
+        self._lanes_of[lane.shape] = self._lanes_of.get(lane.shape, 0) + 1
         kind = self._kinds.get((lane.shape, lane.band))
         if kind is None:
             self._kinds_made += 1
@@ -77,11 +81,16 @@ class Queue:
         del kind.lanes[lane.place]
         if not kind.lanes:
             del self._kinds[lane.shape, lane.band]
+        self._lanes_of[lane.shape] -= 1
+        if not self._lanes_of[lane.shape]:
+            del self._lanes_of[lane.shape], self._shapes[lane.request]
 
     def add(self, run_id: str, place: Place, key: Key) -> None:
         lane = self._lanes.get(place)
         if lane is None:
-            shape = self._shapes.setdefault(place[1], len(self._shapes))
+            shape = self._shapes.get(place[1])
+            if shape is None:  # a new number: nothing is decided by which
+                shape = self._shapes_made = self._shapes_made + 1
             lane = Lane(place, shape, [])
             self._open(lane)
         kind = self._kinds[lane.shape, lane.band]
@@ -99,12 +108,10 @@ class Queue:
         del lane.runs[at]
         if not lane.runs:
             self._shut(lane)
-            if not self._lanes:
-                self._shapes.clear()  # shapes come from users: do not remember them for ever
 
     def copy(self) -> Queue:
         twin = Queue()
-        twin._shapes = dict(self._shapes)
+        twin._shapes_made = self._shapes_made
         for place, lane in self._lanes.items():
             twin._open(Lane(place, lane.shape, lane.runs.copy()))
         twin._where = dict(self._where)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from rota.core.backfill import outside, reserve
 from rota.core.board import Board
+from rota.core.express import SHORT_S
+from rota.core.headroom import Headroom
 from rota.core.ids import run_of
 from rota.core.place import could_ever_fit, place
 from rota.core.plan import Plan, Reserve
@@ -17,6 +19,7 @@ from rota.core.resources import Placement, Request
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
 from rota.core.state import State
+from rota.core.times import told
 from rota.core.usage import Shares
 from rota.core.zones import Zone, Zones
 
@@ -45,6 +48,9 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
     late = hole is not None and snap.now + bound_s(run) > hole.at
     if hole is not None and late and place(outside(snap.board, hole), request) is None:
         return [_behind(snap, run, hole)]
+    headroom = Headroom(snap)
+    if headroom.stands_back(run, snap.queue.lane_of(run.id), snap.board.free_gpus):
+        return [_short_first(headroom)]
     return []
 
 
@@ -81,6 +87,12 @@ def _behind(snap: Snapshot, run: Run, hole: Reserve) -> Reason:
     left = max(0.0, hole.at - snap.now)
     text = f"would delay {hole.run_id}, which has a reservation in {left:.0f} s; this one may take {bound_s(run):.0f} s"
     return Reason("reservation", text, (hole.run_id,), hole.at)
+
+
+def _short_first(headroom: Headroom) -> Reason:
+    few = f"{headroom.kept} GPU{'s' * (headroom.kept > 1)}"
+    text = f"leaves {few} to runs of at most {told(SHORT_S)} or that can be stopped: it could hold them for long"
+    return Reason("express", text, until=headroom.until)
 
 
 def _holders(snap: Snapshot, placement: Placement) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from rota.core.resources import Placement, Request
 
+NORMAL = 2  # of priorities
+
 
 class RunState(StrEnum):
     HELD = "held"
@@ -122,7 +124,7 @@ class Spec:
     env: Mapping[str, str] = field(default_factory=dict)
     umask: int = 0o022
     account: str | None = None  # unix account to run as; None = the server's own
-    priority: int = 2  # LOW 1, NORMAL 2, HIGH 3, CRITICAL 4
+    priority: int = NORMAL  # LOW 1, NORMAL 2, HIGH 3, CRITICAL 4
     estimate_s: float | None = None  # how long it will take, by its submitter
     time_limit_s: float | None = None  # how long it may take
     depends_on: tuple[Dependency, ...] = ()

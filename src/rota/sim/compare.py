@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from rota.sim.human import digits, span
+from rota.sim.human import digits, many, span
 from rota.sim.model import Job, Result
 
 SAME_S = 60  # waits that differ by no more are called the same
@@ -125,17 +125,18 @@ def summary(one: Comparison) -> str:
     same = one.runs - one.less - one.more
     winners = sum(person.less_s > SAME_S for person in one.people)
     losers = sum(person.less_s < -SAME_S for person in one.people)
-    people = f"Of {len(one.people)} people {winners} would have waited less on average and {losers} more"
+    people = f"Of {many(len(one.people), 'person', 'people')} {winners:,} would have waited less on average and"
+    runs = "this 1 run" if one.runs == 1 else f"these {one.runs:,} runs"
     return (
-        f"Under {one.policy} these {one.runs:,} runs would have waited {span(one.would_s)} on average; in truth they "
-        f"waited {span(one.live_s)}. {one.less:,} runs would have waited less, {one.more:,} more, and {same:,} the "
-        f"same to within {span(SAME_S)}. {people}."
+        f"Under {one.policy} {runs} would have waited {span(one.would_s)} on average; in truth "
+        f"{'it' if one.runs == 1 else 'they'} waited {span(one.live_s)}. {many(one.less, 'run')} would have waited "
+        f"less, {one.more:,} more, and {same:,} the same to within {span(SAME_S)}. {people} {losers:,} more."
     )
 
 
 def trust(one: Fidelity) -> str:
     """What the figures are worth."""
-    ratio = f" ({digits(one.simulated_s / one.live_s)}x)" if one.live_s else ""
+    ratio = f" (simulated / true: {digits(one.simulated_s / one.live_s)}x)" if one.live_s else ""
     return (
         f"How far to believe it: simulated by the server's own policy ({one.policy}) the same runs wait "
         f"{span(one.simulated_s)} on average, and in truth they waited {span(one.live_s)}{ratio}; half of them are "

@@ -34,3 +34,8 @@ def percent(share: float) -> str:
     """Near 0 and near 100 a tenth matters."""
     value = 100.0 * share
     return f"{value:.1f} %" if 0 < value < 9.95 or 90 < value < 99.95 else f"{value:.0f} %"
+
+
+def many(count: int, one: str, more: str = "") -> str:
+    """1 run, 2 runs, 3 people."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean, stdev
 
-from rota.sim.human import digits, percent, span
+from rota.sim.human import digits, many, percent, span
 from rota.sim.many import Answer
 from rota.sim.measure import Measures
 
@@ -33,6 +33,12 @@ ROWS: tuple[tuple[str, str, Show], ...] = (
     ("worst-off person / mean wait", "worst_user_over_mean", times),
     ("evenness over people (Jain)", "jain", lambda number: f"{number:.2f}"),
     ("longest wait / fair turn", "starvation", times),
+)
+RATIO_ROWS = ("worst-off person / mean wait", "longest wait / fair turn")
+RATIOS = (
+    "Rows with x are ratios: the longest mean wait of a person over the mean wait of all jobs; and of all jobs the "
+    "longest wait over the job's own fair turn, which is its duration (10 min at least) and the work that came before "
+    "it, spread over all GPUs: far above 1x somebody starves."
 )
 NUMBERS = tuple(one.name for one in fields(Measures) if one.name not in ("user_mean_wait_s", "starved_job"))
 
@@ -92,10 +98,28 @@ def verdict(some: Sequence[Figures]) -> list[str]:
         known = next((other for other in others if other.name == KNOWN), others[0])
         said = [_beside(first, known)]
         ratios = [_ratio(first, other) for other in others if other is not known]
-        said += [f"Its mean wait is {', '.join(ratios)}."] if any(ratios) else []
-    return said + ([] if first.deviation else [ONCE])
+        said += [f"The mean wait of {first.name} is {', '.join(ratios)}."] if any(ratios) else []
+    return said + few(first) + ([] if first.deviation else [ONCE])
 
 
+def few(one: Figures) -> list[str]:
+    """Which rows are made by a handful of jobs."""
+    jobs, wide = round(one["jobs"] or 0), round(one["wide_jobs"] or 0)
+    said = []
+    if jobs < ENOUGH / 0.05:
+        said.append(f"p95 is made by the {_longest(jobs, 0.05)} of {many(jobs, 'job')}")
+    if 0 < wide < ENOUGH / 0.01:
+        wider = many(wide, "job with 8 or more GPUs", "jobs with 8 or more GPUs")
+        said.append(f"the 99 % row by the {_longest(wide, 0.01)} of {wider}")
+    return [f"Too few to mean much: {', '.join(said)}. The mean says more."] if said else []
+
+
+def _longest(count: int, share: float) -> str:
+    beyond = count - -(-count * round(1000 * (1 - share)) // 1000) + 1  # as measure.quantile counts
+    return "longest wait" if beyond < 2 else f"{beyond} longest waits"
+
+
+ENOUGH = 5  # jobs beyond a quantile: with fewer it is the fate of single ones
 KNOWN = "easy"  # what Slurm does: most people have stood in such a line
 ONCE = "This is one simulation, and single ones mislead: --shakes 20 shows what of it is luck."
 
@@ -126,7 +150,7 @@ def _rest(one: Figures, other: Figures | None = None) -> str:
         ("share_over_5min", "{} of the jobs wait more than 5 min", percent),
         ("busy_when_full", "GPUs are {} busy while all are wanted", percent),
         ("wide_p99_wait_s", "99 % of the jobs with 8 or more GPUs wait at most {}", span),
-        ("starvation", "nobody waits longer than {} their fair turn", times),
+        ("starvation", "nobody waits longer than {} their fair turn in order of arrival", times),
     )
     said = ""
     for field, words, show in parts:

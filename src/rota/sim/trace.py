@@ -1,4 +1,5 @@
-"""read_trace: jobs from a CSV file. Anything odd is refused by line and field, before anything is simulated."""
+"""read_trace: jobs from a CSV file. Whatever is odd is refused by line and field, all of it at once, before anything is
+simulated."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from rota.core.board import Layout
 from rota.core.node import Node
 from rota.core.place import could_ever_fit
 from rota.core.resources import Request
+from rota.sim.human import many
 from rota.sim.model import Job, in_order
 
 REQUIRED = ("job_id", "submit_time_s", "duration_s", "gpus")
@@ -19,6 +21,7 @@ MAX_JOBS = 1_000_000
 MAX_TEXT = 256
 MAX_S = 10**10  # some three hundred years
 MAX_GPUS = 1_000_000
+MOST_TOLD = 10  # bad lines
 
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 
@@ -27,6 +30,28 @@ Row = dict[str, str]
 
 class BadTrace(ValueError):
     """The message names the file, the line, the field, what is wrong and what would be right."""
+
+
+class _BadLines:
+    """What is wrong with a trace, a line each: whoever mends it should have to look only once."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._told, self._count = path, list[str](), 0
+
+    def add(self, problem: str) -> None:
+        self._count += 1
+        if len(self._told) < MOST_TOLD:
+            self._told.append(problem)
+
+    def refuse(self) -> None:
+        """If there is anything to refuse."""
+        before = f"{self._path}: " if self._path else ""
+        if self._count == 1:
+            raise BadTrace(f"{before}{self._told[0]}")
+        if self._count:
+            more = self._count - len(self._told)
+            lines = [*self._told, *([f"and {more:,} more"] if more else [])]
+            raise BadTrace("\n  ".join([f"{before}{self._count:,} lines are wrong", *lines]))
 
 
 def read_trace(path: str | Path, *, preemptible: bool | None = None) -> list[Job]:
@@ -41,39 +66,59 @@ def read_trace(path: str | Path, *, preemptible: bool | None = None) -> list[Job
         raise BadTrace(f"{path}: is not UTF-8 text; a trace is a CSV file with a header") from None
 
 
+def says_who_may_be_stopped(path: str | Path) -> bool:
+    """Has the trace a column for it? Of one that was read."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        header = next((row for row in csv.reader(file) if row), [])
+    return "preemptible" in (name.strip() for name in header)
+
+
 def check_fits(jobs: Iterable[Job], nodes: Sequence[Node], source: str = "") -> None:
-    """Refuse the first job that the cluster could not place even if it were empty; `source` is the trace's name."""
+    """Refuse jobs that the cluster could not place even if it were empty; `source` is the trace's name."""
     layout, most = Layout(nodes), sum(len(node.gpus) for node in nodes)
+    cluster = f"{many(len(nodes), 'node')} with {many(most, 'GPU')}"
+    bad = _BadLines(source)
     for job in jobs:
         if not could_ever_fit(layout, Request(gpus=job.gpus)):
             where = f"line {job.line}: " if job.line else ""
-            raise BadTrace(
-                f"{source}{': ' if source else ''}{where}gpus: job {job.id} asks for {job.gpus}, and this cluster of "
-                f"{len(nodes)} nodes with {most} GPUs could never place it; use more nodes or leave it out"
+            bad.add(
+                f"{where}gpus: job {job.id} asks for {job.gpus}, and this cluster of {cluster} could never place it; "
+                "use more nodes or leave it out"
             )
+    bad.refuse()
 
 
 def _jobs(path: str, rows: Iterator[list[str]], preemptible: bool) -> Iterator[Job]:
-    numbered = _numbered(path, rows)
+    bad = _BadLines(path)
+    numbered = _numbered(rows, bad)
     _, header = next(numbered, (0, []))
+    bad.refuse()
     columns = _columns(path, header)
     seen: dict[str, int] = {}
     for line, row in numbered:
         if len(row) != len(header):
-            raise BadTrace(f"{path}: line {line}: has {len(row)} fields, the header names {len(header)}")
-        job = _Line(path, line, {name: row[at].strip() for name, at in columns.items()}).job(preemptible)
+            bad.add(f"line {line}: has {many(len(row), 'field')}, the header names {len(header)}")
+            continue
+        try:
+            job = _Line(line, {name: row[at].strip() for name, at in columns.items()}).job(preemptible)
+        except BadTrace as error:
+            bad.add(str(error))
+            continue
         if job.id in seen:
-            raise BadTrace(f"{path}: line {line}: job_id: {job.id!r} is also in line {seen[job.id]}; ids must differ")
+            bad.add(f"line {line}: job_id: {job.id!r} is also in line {seen[job.id]}; ids must differ")
+            continue
         if len(seen) >= MAX_JOBS:
             raise BadTrace(f"{path}: line {line}: more than {MAX_JOBS} jobs; split the trace")
         seen[job.id] = line
         yield job
+    bad.refuse()
     if not seen:
         raise BadTrace(f"{path}: has a header and no jobs")
 
 
-def _numbered(path: str, rows: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
-    """Lines that are not blank, with their numbers."""
+def _numbered(rows: Iterator[list[str]], bad: _BadLines) -> Iterator[tuple[int, list[str]]]:
+    """Lines that are not blank, with their numbers, up to the first that is no CSV: what comes after it may be part of
+    it."""
     line = 0
     while True:
         try:
@@ -81,7 +126,8 @@ def _numbered(path: str, rows: Iterator[list[str]]) -> Iterator[tuple[int, list[
         except StopIteration:
             return
         except csv.Error as error:
-            raise BadTrace(f"{path}: line {line + 1}: is not CSV: {error}") from None
+            bad.add(f"line {line + 1}: is not CSV: {error}")
+            return
         line = rows.line_num  # type: ignore[attr-defined]  # a csv.reader; its type has no public name
         if row:
             yield line, row
@@ -105,8 +151,8 @@ def _columns(path: str, header: list[str]) -> dict[str, int]:
 
 
 class _Line:
-    def __init__(self, path: str, line: int, row: Row) -> None:
-        self.path, self.line, self.row = path, line, row
+    def __init__(self, line: int, row: Row) -> None:
+        self.line, self.row = line, row
 
     def job(self, preemptible: bool) -> Job:
         return Job(
@@ -138,4 +184,4 @@ class _Line:
         )
 
     def bad(self, field: str, problem: str) -> BadTrace:
-        return BadTrace(f"{self.path}: line {self.line}: {field}: {problem}")
+        return BadTrace(f"line {self.line}: {field}: {problem}")

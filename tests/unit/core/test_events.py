@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rota.core import codec
 from rota.core import events as e
 from rota.core.node import Gpu
-from rota.core.policy import Limits, Policy
+from rota.core.policy import Limits, Ordering, Policy
 from rota.core.reduce import _RULES
 from rota.core.resources import Request, Slice
 from rota.core.run import Cause, Exit, RunState, Spec
@@ -119,8 +119,21 @@ def test_bytes_from_before_a_field_existed_read_back_with_its_default():
 def test_a_policy_keeps_its_limits_by_name():
     policy = Policy(user_limits={"ann": Limits(gpus=4)}, limits=Limits(running=2))
     body = e.encode(e.PolicySet(at=0.0, policy=policy))
-    assert body["policy"] == {"limits": {"running": 2}, "user_limits": {"ann": {"gpus": 4}}}
+    assert body["policy"]["limits"] == {"running": 2}
+    assert body["policy"]["user_limits"] == {"ann": {"gpus": 4}}
+    assert "backfill" not in body["policy"], "what is at its default is left out"
     assert e.decode("PolicySet", 1, body) == e.PolicySet(at=0.0, policy=policy)
+
+
+def test_a_policy_of_an_older_version_means_what_it_meant_then():
+    """It left out what was the default then: the order by priority, nobody stopped, nothing corrected."""
+    read = e.decode("PolicySet", 1, {"at": 0.0, "policy": {"max_concurrent": 3}})
+    assert isinstance(read, e.PolicySet)
+    assert (read.policy.ordering, read.policy.preemption, read.policy.corrects) == (Ordering.PRIORITY, False, False)
+    unset = e.decode("PolicySet", 1, {"at": 0.0, "policy": {}})
+    assert unset == e.PolicySet(at=0.0, policy=Policy()), "nobody ever chose anything: the defaults of today"
+    now = e.encode(e.PolicySet(at=0.0, policy=Policy()))
+    assert e.decode("PolicySet", 1, now) == e.PolicySet(at=0.0, policy=Policy()), "and today's default is written down"
 
 
 def test_defaults_that_are_mappings_are_not_shared_between_two_reads():

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rota.core import events as e
-from rota.core.forecast import forecast
+from rota.core.forecast import FOREVER_S, at_most, forecast
 from rota.core.policy import Backfill, Limits, Ordering, Policy
 from rota.core.resources import Request
 from rota.core.run import Cause, Dependency, Exit, When
@@ -116,3 +116,17 @@ def test_looking_ahead_has_an_end():
     told = forecast(lab.state, 0, runs, budget=1000)
     assert 5 < len(told) < 40
     assert set(told) == set(runs[: len(told)])
+
+
+def test_if_everybody_uses_all_of_their_time():
+    lab = Lab(node("a", 1), policy=Policy(Ordering.FCFS))
+    first = lab.submit(1, takes=10, time_limit_s=100.0)
+    second = lab.submit(1, takes=10, time_limit_s=200.0)
+    third = lab.submit(1, takes=10)
+    last = lab.submit(1, takes=10)
+    lab.step()
+    lab.until(5)
+    grace_s = lab.state.runs[first].spec.grace_s
+    found = forecast(lab.state, lab.now, [second, third, last], lasts=at_most)
+    assert (found[second], found[third]) == (100 + grace_s, 300 + 2 * grace_s)
+    assert found[last] > FOREVER_S, "who has no limit may go on for ever"

@@ -7,6 +7,7 @@ import pytest
 from rota.core import events as e
 from rota.core.order import key
 from rota.core.policy import DAY_S, Backfill, Limits, Ordering, Policy
+from rota.core.queue import Queue
 from rota.core.resources import Request
 from tests.unit.core.kit import CRITICAL, HIGH, LOW, NORMAL, Lab, node, two_by_eight
 
@@ -202,3 +203,19 @@ def test_a_limit_reached_in_the_middle_of_a_pass_is_seen_by_its_rest():
     lab.submit(request=Request(1, cpus=3))
     plan = lab.step()
     assert [lab.run(start.run_id).spec.request.gpus for start in plan.starts] == [4, 2]
+
+
+def test_a_queue_forgets_the_shapes_that_nobody_waits_with_any_more():
+    queue = Queue()
+    queue.add("stays", ("ann", Request(8), "", ()), (0.0, 0))
+    for n in range(1, 1001):  # each of a shape of its own, and never all gone at once
+        queue.add(f"{n}", ("ann", Request(1, memory_gb=float(n)), "", ()), (float(n), n))
+        queue.add(f"b{n}", ("ben", Request(1, memory_gb=float(n)), "", ()), (float(n), n))
+        queue.remove(f"{n}")
+        if n > 1:
+            queue.remove(f"b{n - 1}")
+    for one in (queue, queue.copy()):
+        assert {lane.shape for lane in one.lanes()} == set(one._lanes_of) == set(one._shapes.values())
+        assert len(one._shapes) == 2
+        one.add("again", ("ann", Request(8), "", ()), (1.0, 1))
+        assert len({lane.shape for lane in one.lanes()}) == 2

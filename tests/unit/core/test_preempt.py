@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from rota.core import codec
 from rota.core import events as e
 from rota.core.node import Node
 from rota.core.policy import Backfill, Limits, Ordering, Policy
 from rota.core.resources import Request
-from rota.core.run import Cause, RunState
+from rota.core.run import Cause, Exit, PastAttempt, RunState
 from tests.unit.core.kit import CRITICAL, HIGH, LOW, NORMAL, Lab, node, two_by_eight
 
 ON = Policy(preemption=True)
@@ -232,3 +233,30 @@ def test_the_stop_moves_the_expected_end_to_the_end_of_the_grace_but_never_later
     attempt = lab.run(run).attempt
     assert attempt is not None
     assert attempt.expected_end == 20
+
+
+def test_cpus_that_are_kept_for_one_are_kept_once():
+    """Two victims hold all CPUs between them; two that are more urgent need as much, and are served in one pass."""
+    lab = busy(node("a", cpus=16), policy=replace(ON, ordering=Ordering.PRIORITY), request=Request(4, cpus=8))
+    for _ in range(2):
+        lab.submit(request=Request(4, cpus=8, memory_gb=8.0), priority=HIGH)
+    assert victims(lab) == numbered(2, 1)
+
+
+def test_who_was_stopped_by_the_first_release_is_not_behind_the_other_for_ever():
+    """What that release wrote down of an attempt lacks when it was asked to stop. Whom it made way for has run since,
+    waits again, and has become the less urgent of the two."""
+    lab = busy(node("a"), policy=replace(ON, ordering=Ordering.PRIORITY), each=8, priorities=(LOW,))
+    (victim,) = numbered(1)
+    head = lab.submit(8, priority=HIGH)
+    lab.until(20)
+    lab.end(head, Exit(Cause.LOST))
+    written = codec.encode(lab.run(victim).past[-1])
+    del written["stopped_at"]
+    old = codec.decode(PastAttempt, written)
+    assert (old.for_run, old.stopped_at) == (head, None)
+    lab.state.put(replace(lab.run(victim), past=(old,)))
+    lab.now += 600  # it may be tried again by then
+    lab.tell(e.RunReprioritised(at=lab.now, run_id=head, priority=LOW))
+    lab.tell(e.RunReprioritised(at=lab.now, run_id=victim, priority=NORMAL))
+    assert [start.run_id for start in lab.plan().starts] == [victim]

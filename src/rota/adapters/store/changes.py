@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rota.adapters.store import rows
+from rota.adapters.store import rows, runrows
 from rota.app.ports import KeyRecord, StoreBroken
 from rota.core import codec
 from rota.core import events as e
@@ -88,11 +88,11 @@ def changes(events: Sequence[e.Event], state: State, keys: Sequence[KeyRecord]) 
 def _runs(found: Changes, state: State, new: set[str], specs: dict[str, rows.SpecText]) -> None:
     for run in state.touched.values():
         if run.id in new:
-            found.new_runs.append(rows.new_run_row(run, specs[run.id]))
+            found.new_runs.append(runrows.new_run_row(run, specs[run.id]))
             continue
-        found.changed_runs.append(rows.changed_run_row(run))
+        found.changed_runs.append(runrows.changed_run_row(run))
         if run.id in specs:
-            found.edited_runs.append(rows.edited_run_row(run, specs[run.id]))
+            found.edited_runs.append(runrows.edited_run_row(run, specs[run.id]))
 
 
 def setting_rows(state: State, names: set[str]) -> Params:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from rota.adapters.store import rows
+from rota.adapters.store import rows, runrows
 from rota.adapters.store import schema as s
 from rota.adapters.store.rows import Damaged
 from rota.core import codec
@@ -33,7 +33,7 @@ def load_state(connection: Connection) -> State:
         _nodes(connection, state)
         _usage(connection, state)
         _reservations(connection, state)
-        reader = rows.RunReader()
+        reader = runrows.RunReader()
         _runs(connection, state, reader, live)
         state.index_all()
         _history(connection, state, reader)
@@ -101,8 +101,8 @@ def _reservations(connection: Connection, state: State) -> None:
         state.reservations[name] = rows.read_body("reservations", name, Reservation, body, sum_)
 
 
-def _runs(connection: Connection, state: State, reader: rows.RunReader, live: int) -> None:
-    columns = [s.runs.c[name] for name in rows.RUN_COLUMNS]
+def _runs(connection: Connection, state: State, reader: runrows.RunReader, live: int) -> None:
+    columns = [s.runs.c[name] for name in runrows.RUN_COLUMNS]
     result = connection.execute(select(*columns).where(s.runs.c.live == 1).order_by(s.runs.c.seq))
     for chunk in result.partitions(5_000):
         for run in reader.read_many(chunk):
@@ -113,8 +113,8 @@ def _runs(connection: Connection, state: State, reader: rows.RunReader, live: in
         raise Damaged("runs", "live", f"{len(state.runs)} live runs found, {live} were written")
 
 
-def _history(connection: Connection, state: State, reader: rows.RunReader) -> None:
-    columns = [s.runs.c[name] for name in rows.RUN_COLUMNS]
+def _history(connection: Connection, state: State, reader: runrows.RunReader) -> None:
+    columns = [s.runs.c[name] for name in runrows.RUN_COLUMNS]
     newest = select(*columns).where(s.runs.c.live == 0).order_by(s.runs.c.ended_at.desc()).limit(REMEMBERED)
     for run in reversed(reader.read_many(connection.execute(newest).all())):
         relearn(state.history, run)

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ClauseElement
 
 from rota.adapters.store import schema as s
-from rota.adapters.store.rows import RUN_COLUMNS
+from rota.adapters.store.runrows import RUN_COLUMNS
 
 
 class Statements:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, literal_column, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from rota.adapters.store import rows
+from rota.adapters.store import rows, runrows
 from rota.adapters.store import schema as s
 from rota.adapters.store.changes import changes
 from rota.adapters.store.checkpoint import pack, replay_onto, unpack
@@ -182,10 +182,10 @@ class SqlStore:
     def run(self, run_id: str) -> Run | None:
         with self._read() as connection:
             row = connection.exec_driver_sql(self._sql.get_run, (rows.to_column(run_id),)).one_or_none()
-            return None if row is None else rows.RunReader().read(row)
+            return None if row is None else runrows.RunReader().read(row)
 
     def runs(self, which: RunFilter) -> Sequence[Run]:
-        query = select(*(s.runs.c[name] for name in rows.RUN_COLUMNS))
+        query = select(*(s.runs.c[name] for name in runrows.RUN_COLUMNS))
         if which.user is not None:
             query = query.where(s.runs.c.user == rows.to_column(which.user))
         if which.states:
@@ -204,7 +204,7 @@ class SqlStore:
             query = query.where(s.runs.c.seq < which.before)
         query = query.order_by(s.runs.c.seq.desc()).limit(_bounded(which.limit))
         with self._read() as connection:
-            return rows.RunReader().read_many(connection.execute(query).all())
+            return runrows.RunReader().read_many(connection.execute(query).all())
 
     def attempts(self, run_id: str) -> Sequence[PastAttempt]:
         a = s.attempts.c

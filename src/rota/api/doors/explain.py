@@ -50,6 +50,10 @@ class Expected(BaseModel):
     seconds: float | None
     p50: float | None = Field(description="As likely as not it has started by then.")
     p90: float | None = Field(description="9 times of 10 it has started by then.")
+    latest: float | None = Field(
+        description="If everybody uses all of their time and nobody comes who goes first. Null: somebody in the way "
+        "has no time limit."
+    )
     scenarios: int = Field(description="Ways things may go that were tried.")
     confidence: str = Field(description="good, fair or rough; empty where nothing can be told.")
     rests_on: str = Field(alias="from", description="What the prediction rests on.")
@@ -93,6 +97,7 @@ def eta(house: HouseDep, who: Caller, run_id: RunId) -> Json:
             "seconds": left,
             "p50": odds.p50,
             "p90": odds.p90,
+            "latest": house.service.latest(run_id) if waits else None,
             "scenarios": odds.scenarios,
             "confidence": odds.confidence,
             "from": odds.rests_on,

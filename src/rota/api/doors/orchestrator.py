@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body, Word
+from rota.api.asked import NUMBER, Body, Word
 from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.dry import marked
 from rota.api.faults import faults
@@ -20,14 +20,15 @@ from rota.api.render.gpus import Picture
 from rota.api.render.job import Statistics, statistics_of
 from rota.app.authz import Principal
 from rota.app.commands import Pause, Resume, SetPolicy
+from rota.app.errors import Invalid
 from rota.core.policy import LARGEST, Backfill, Limits, Ordering, Packing, Policy
 from rota.core.presets import NAMES, name_of, named
 
 router = APIRouter(tags=["orchestrator"])
 changing = asyncio.Lock()  # a change is made to what the last one left
 
-Number = Annotated[int, Field(ge=0, le=int(LARGEST))]
-Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
+Number = Annotated[int, Field(ge=0, le=int(LARGEST)), NUMBER]
+Seconds = Annotated[float, Field(ge=0, le=LARGEST), NUMBER]
 
 
 class LimitsOf(Body):
@@ -56,6 +57,7 @@ class PolicyOf(BaseModel):
     min_run_seconds: float
     restart_cost_seconds: float
     patience: float
+    express: float
     packing: Packing
     max_reserved_gpu_seconds: float
     max_queue: int
@@ -67,7 +69,9 @@ class PolicyChange(Body):
     """What is left out stays as it is."""
 
     policy: Literal[NAMES] | None = Field(  # type: ignore[valid-type]
-        None, description="A whole policy by its name: what else is given changes it from there."
+        None,
+        description="A policy by its name: sets the order, backfill, preemption and correction; limits and all other "
+        "knobs stay as they are, or as they are given beside it.",
     )
     scheduling_algorithm: Ordering | None = Field(None, description="Who is next.")
     max_concurrent_jobs: Number | None = Field(None, description="Active at a time, in all; 0 = no limit.")
@@ -75,31 +79,36 @@ class PolicyChange(Body):
     enable_preemption: bool | None = None
     backfill: Backfill | None = Field(None, description="Who may pass one that waits for room.")
     backfill_depth: Number | None = None
-    aging_seconds: Annotated[float, Field(ge=1, le=LARGEST)] | None = Field(
+    aging_seconds: Annotated[float, Field(ge=1, le=LARGEST), NUMBER] | None = Field(
         None, description="Waiting this long is worth one step of priority."
     )
-    half_life_seconds: Annotated[float, Field(ge=60, le=LARGEST)] | None = Field(
+    half_life_seconds: Annotated[float, Field(ge=60, le=LARGEST), NUMBER] | None = Field(
         None, description="After this long half of what was used is forgotten, under fair_share."
     )
-    default_duration_seconds: Annotated[float, Field(ge=1, le=LARGEST)] | None = Field(
+    default_duration_seconds: Annotated[float, Field(ge=1, le=LARGEST), NUMBER] | None = Field(
         None, description="How long a run is taken to last of which nothing is known."
     )
     enable_correction: bool | None = Field(
         None, description="Correct declared times by what runs declared alike turned out to take."
     )
-    margin: Annotated[float, Field(ge=1, le=LARGEST)] | None = Field(
+    margin: Annotated[float, Field(ge=1, le=LARGEST), NUMBER] | None = Field(
         None, description="How much more urgent a run must be to stop another one, under srtf, las and auto."
     )
     min_run_seconds: Seconds | None = Field(None, description="Nobody is stopped sooner after a start.")
     restart_cost_seconds: Seconds | None = Field(None, description="GPU time believed to be lost with every stop.")
-    patience: Annotated[float, Field(ge=1e-3, le=LARGEST)] | None = Field(
+    patience: Annotated[float, Field(ge=1e-3, le=LARGEST), NUMBER] | None = Field(
         None, description="Under auto: after waiting this share of its declared time a run is twice as urgent."
+    )
+    express: Annotated[float, Field(ge=0, le=LARGEST), NUMBER] | None = Field(
+        None,
+        description="Under auto: this times the square root of all GPUs are left to runs of at most 4 h by longer ones "
+        "that cannot be stopped; 0 = none.",
     )
     packing: Packing | None = Field(None, description="Which of the nodes that have room.")
     max_reserved_gpu_seconds: Seconds | None = Field(
         None, description="What one person may have reserved at a time; 0 = only admins reserve."
     )
-    max_queue: Annotated[int, Field(ge=1, le=int(LARGEST))] | None = None
+    max_queue: Annotated[int, Field(ge=1, le=int(LARGEST)), NUMBER] | None = None
     limits: LimitsOf | None = Field(None, description="Of every person without limits of their own.")
     user_limits: Annotated[dict[Word, LimitsOf], Field(max_length=10_000)] | None = None
 
@@ -121,7 +130,7 @@ THEIRS_OURS = {
     "min_run_seconds": "min_run_s",
     "restart_cost_seconds": "restart_cost_s",
     "max_reserved_gpu_seconds": "max_reserved_gpu_s",
-    **{name: name for name in ("backfill", "backfill_depth", "margin", "patience", "packing", "max_queue")},
+    **{name: name for name in ("backfill", "backfill_depth", "margin", "patience", "express", "packing", "max_queue")},
 }
 
 
@@ -197,6 +206,7 @@ async def set_policy(house: HouseDep, who: Caller, body: PolicyChange, dry_run: 
 def _changed(policy: Policy, body: PolicyChange) -> Policy:
     if body.policy is not None:
         policy = named(body.policy, policy)
+        _must_agree(body, policy)
     given = body.model_dump(exclude_none=True, include=set(THEIRS_OURS))
     changes: dict[str, Any] = {THEIRS_OURS[name]: value for name, value in given.items()}
     if body.limits is not None:
@@ -204,6 +214,18 @@ def _changed(policy: Policy, body: PolicyChange) -> Policy:
     if body.user_limits is not None:
         changes["user_limits"] = {user: Limits(**one.model_dump()) for user, one in body.user_limits.items()}
     return replace(policy, **changes)
+
+
+def _must_agree(body: PolicyChange, meant: Policy) -> None:
+    """A name stands for an order and a way to backfill: whoever says another one beside it may mean either."""
+    for field in ("scheduling_algorithm", "backfill"):
+        said, stands_for = getattr(body, field), getattr(meant, THEIRS_OURS[field])
+        if said is not None and said != stands_for:
+            raise Invalid(
+                f"{field}: {said} contradicts policy {body.policy}, which stands for {field} {stands_for}; give one of "
+                f"the two, {field} or policy",
+                field,
+            )
 
 
 def policy_of(policy: Policy) -> dict[str, Any]:

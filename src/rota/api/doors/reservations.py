@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import MAX_GPUS, Making, Tag, Word, for_whom
+from rota.api.asked import MAX_GPUS, NUMBER, Making, Nodes, Tag, Word, for_whom
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy
 from rota.api.dry import marked
 from rota.api.errors import AsAsked
@@ -23,7 +23,9 @@ from rota.core.reservation import Reservation
 router = APIRouter(tags=["reservations"])
 
 LAST = 1e11  # epoch seconds: year 5138
-Moment = Annotated[float, Field(ge=0, le=LAST)]
+Moment = Annotated[float, Field(ge=0, le=LAST), NUMBER]
+# the house says what is wrong with it, in words
+Length = Annotated[float, Field(json_schema_extra={"minimum": SHORTEST_S, "maximum": LONGEST_S}), NUMBER]
 ReservationId = Annotated[str, Path(max_length=200)]
 THEIRS = {"start": "from", "end": "until", "length_s": "for_seconds"}
 
@@ -38,14 +40,12 @@ class NewReservation(Making):
         }
     )
 
-    gpus: Annotated[int, Field(ge=1, le=MAX_GPUS)]
+    gpus: Annotated[int, Field(ge=1, le=MAX_GPUS), NUMBER]
     start: Moment | None = Field(None, alias="from", description="Epoch seconds, whole ones. Default: now.")
-    for_seconds: Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)] | None = Field(
-        None, description="How long; or say `until` when."
-    )
+    for_seconds: Length | None = Field(None, description="How long; or say `until` when.")
     until: Moment | None = Field(None, description="Epoch seconds; instead of `for_seconds`.")
     gpu_type: Word = Field("", description="A part of the GPU's name, such as H100.")
-    nodes: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="Spread evenly over exactly so many nodes.")
+    nodes: Nodes = Field(0, description="Spread evenly over exactly so many nodes.")
     name: Tag = Field("", description="What it is for, in a word.")
     users: Annotated[list[Tag], Field(max_length=MOST_USERS)] = Field(
         default_factory=list, description="Who may use it besides you."

@@ -2,27 +2,38 @@
 
 `utilization_percent` of the cluster is the share that is given out. What a GPU itself does (load, temperature) is not
 measured here: those numbers are 0.0 and `measured` says so. `memory_available_gb` is what can still be given: a GPU is
-given whole, so it is all or nothing.
+given whole, so it is all or nothing. One that a reservation keeps is `available`, to its runs; `reserved` says whose.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from rota.api.house import House
 from rota.api.render.words import gpu_names
 from rota.app.authz import Principal
 from rota.app.views import View
 from rota.core.node import Gpu, Node
-from rota.core.resources import gpu_count
+from rota.core.reservation import Reservation
+from rota.core.resources import bits, gpu_count
 from rota.core.run import Run
 
 HIDDEN = "hidden"  # the name of a holder whom the caller may not see
+
+
+class ReservedFor(BaseModel):
+    """By a reservation whose time is now: while nobody holds the GPU only its runs may."""
+
+    reservation_id: str
+    name: str
+    user: str
+    users: list[str] = Field(description="Who may use it besides its owner.")
+    until: float
 
 
 class GpuStatus(BaseModel):
@@ -40,6 +51,7 @@ class GpuStatus(BaseModel):
     allocated_at: float | None
     user: str | None
     name: str | None
+    reserved: ReservedFor | None
 
 
 class NodeStatus(BaseModel):
@@ -82,6 +94,7 @@ class Picture:
         self.view: View = house.service.view()
         self._holders = self.view.holders()
         self._now = time.time()
+        self._reserved = _reserved_now(self.view.reservations, house.service.now())
 
     def cluster(self, shape: Sequence[Node] | None = None) -> dict[str, Any]:
         """`shape`: as if the nodes were these, for a dry run; nothing runs on them."""
@@ -140,6 +153,19 @@ class Picture:
             "why": why,
             "allocated_at": attempt.planned_at if attempt is not None else None,
             **self._holder(run),
+            "reserved": self._kept(self._reserved.get((node.id, gpu.index))),
+        }
+
+    def _kept(self, found: Reservation | None) -> dict[str, Any] | None:
+        if found is None:
+            return None
+        mine = self._house.may_see_of(self._who, found.user) or self._who.owner in found.users
+        return {
+            "reservation_id": found.id if mine else HIDDEN,
+            "name": found.name if mine else HIDDEN,
+            "user": found.user if mine else HIDDEN,
+            "users": list(found.users) if mine else [],
+            "until": found.end,
         }
 
     def _holder(self, run: Run | None) -> dict[str, str | None]:
@@ -158,6 +184,16 @@ class Picture:
             "allocated_at": run.attempt.planned_at,
             "user": holder["user"],
         }
+
+
+def _reserved_now(reservations: Iterable[Reservation], now: float) -> dict[tuple[str, int], Reservation]:
+    return {
+        (part.node, index): one
+        for one in reservations
+        if one.active(now)
+        for part in one.placement
+        for index in bits(part.gpus)
+    }
 
 
 def _holds(run: Run) -> bool:

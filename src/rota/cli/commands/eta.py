@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from rota.cli.connect import complete, connect, emit, full_id, json_option, server_option
-from rota.cli.render import about, expected, moment, plain, span
+from rota.cli.prospect import bound, probably, sooner
+from rota.cli.render import expected, plain
 
 if TYPE_CHECKING:
-    from rota.client.model.run import Alternative, Eta
+    from rota.client.model.run import Eta
     from rota.client.sync import Client
 
 
@@ -40,9 +41,10 @@ def command(run_id: str | None, quiet: bool, calibration: bool, as_json: bool, s
 
 
 def _seconds(found: Eta) -> float:
-    if found.seconds is not None:
-        return found.seconds
-    return max(0.0, (found.p50 or 0.0) - time.time())
+    """The same moment as in words."""
+    if found.p50 is None:
+        return found.seconds or 0.0
+    return max(0.0, found.p50 - time.time())
 
 
 def _lines(found: Eta) -> list[str]:
@@ -50,18 +52,17 @@ def _lines(found: Eta) -> list[str]:
         return [f"{found.run_id} does not wait: it is {plain(found.status)}"]
     if found.p50 is None:
         told = f"{' is' if found.eta is not None else ':'} {expected(found.eta)}{'; ' if found.why else ''}"
-        return [f"{found.run_id}{told}{plain(found.why)}", *map(_sooner, found.alternatives)]
-    late = "" if found.p90 is None else f", 9 of 10 times before {moment(found.p90)}"
-    lines = [f"{found.run_id}: probably {about(found.p50)}{late}"]
+        return [f"{found.run_id}{told}{plain(found.why)}", *_sooner(found)]
+    lines = [f"{found.run_id}: {probably(found)}"]
     if found.confidence:
         lines.append(f"  {plain(found.confidence)}, from {plain(found.rests_on)}")
-    return lines + [_sooner(one) for one in found.alternatives]
+    if bound(found):
+        lines.append(f"  {bound(found)}")
+    return lines + _sooner(found)
 
 
-def _sooner(one: Alternative) -> str:
-    if one.now or one.sooner_seconds is None:
-        return f"  {plain(one.change)}: {about(one.start)}"
-    return f"  {plain(one.change)}: {span(one.sooner_seconds)} sooner"
+def _sooner(found: Eta) -> list[str]:
+    return [f"  {sooner(found, one)}" for one in found.alternatives]
 
 
 def _calibration(client: Client, as_json: bool) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from rota.cli.connect import connect, emit, full_id, json_option, run_argument, server_option
+from rota.cli.prospect import bound, probably
 from rota.cli.render import clock, expected, plain, state
 from rota.cli.watch import show, watch_option
+
+if TYPE_CHECKING:
+    from rota.client.model.run import Explanation
+    from rota.client.sync import Client
 
 
 @click.command()
@@ -19,7 +26,8 @@ def command(run_id: str, watch: bool, as_json: bool, server: str) -> None:
     with connect(server) as client:
         run_id = full_id(client, run_id)
         if as_json:
-            emit(client.explain(run_id).raw)
+            why = client.explain(run_id)
+            emit({**why.raw, **_forecast(client, why)})
             return
 
         def draw() -> str:
@@ -33,9 +41,22 @@ def command(run_id: str, watch: bool, as_json: bool, server: str) -> None:
                 # some texts say it themselves: "held: by ann"
                 code = "" if reason.text.startswith(reason.code) else f"{reason.code}: "
                 lines.append(f"  {plain(code + reason.text)}{until}{behind}")
-            lines.append(expected(why.eta))
+            lines += _when(client, why)
             if why.hint:
                 lines.append(f"hint: {plain(why.hint)}")
             return "\n".join(lines)
 
         show(draw, watch)
+
+
+def _when(client: Client, why: Explanation) -> list[str]:
+    """As `rota eta` says it: two times for one run are none."""
+    found = client.eta(why.run_id) if why.status == "queued" else None
+    if found is None or found.p50 is None:
+        return [expected(why.eta)]
+    return [line for line in (probably(found), bound(found)) if line]
+
+
+def _forecast(client: Client, why: Explanation) -> dict[str, Any]:
+    found = client.eta(why.run_id).raw if why.status == "queued" else {}
+    return {name: found.get(name) for name in ("p50", "p90", "latest")}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rota.cli.connect import connect, emit, json_option, server_option
-from rota.cli.render import plain
+from rota.cli.render import clock, plain
 from rota.cli.watch import show, watch_option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rota.client.model.cluster import Gpu, Node
 
@@ -24,7 +24,7 @@ SIGNS = {"available": "·", "offline": "off", "error": "ERROR"}
 @json_option
 @server_option
 def command(watch: bool, as_json: bool, server: str) -> None:
-    """One cell a GPU: the person who holds it, or · where it is free."""
+    """One cell a GPU: the person who holds it, R: and for whom where it is reserved now, or · where it is free."""
     with connect(server) as client:
         if as_json:
             emit([{**gpu.raw} for node in client.nodes() for gpu in node.gpus])
@@ -41,21 +41,52 @@ def picture(nodes: Sequence[Node]) -> str:
     for node in nodes:
         lines.append(f"{plain(node.node_id):{size}}  " + " ".join(_cell(gpu) for gpu in node.gpus).rstrip())
     held = [gpu for node in nodes for gpu in node.gpus if gpu.status == "allocated"]
-    free = sum(gpu.status == "available" for node in nodes for gpu in node.gpus)
+    idle = [gpu for node in nodes for gpu in node.gpus if gpu.status == "available"]
+    kept = sum(bool(_reserved(gpu)) for gpu in idle)
     total = sum(len(node.gpus) for node in nodes)
-    lines += ["", f"{len(held)} of {total} GPUs held, {free} free{_kinds(nodes)}"]
+    apart = f", {kept} reserved" if kept else ""
+    lines += ["", f"{len(held)} of {total} GPUs held, {len(idle) - kept} free{apart}{_kinds(nodes)}"]
     lines += [f"  {who}" for who in _holders(held)]
+    lines += [f"  {text}" for text in _reservations(nodes)]
     return "\n".join(lines)
 
 
 def _cell(gpu: Gpu) -> str:
     from rota.cli.table import colours
 
-    text = f"{SIGNS.get(gpu.status) or plain(gpu.user or gpu.allocated_to or '?')[:CELL]:{CELL}}"
+    kept = _reserved(gpu) if gpu.status == "available" else {}
+    word = f"R:{kept.get('user', '?')}" if kept else SIGNS.get(gpu.status) or gpu.user or gpu.allocated_to or "?"
+    text = f"{plain(word)[:CELL]:{CELL}}"
     if not colours():
         return text
-    kind = {"available": "green", "allocated": "yellow"}.get(gpu.status, "red")
+    kind = "cyan" if kept else {"available": "green", "allocated": "yellow"}.get(gpu.status, "red")
     return click.style(text, fg=kind)
+
+
+def _reserved(gpu: Gpu) -> Mapping[str, Any]:
+    """Of a reservation whose time is now; an older server says nothing of it."""
+    found = gpu.raw.get("reserved")
+    return found if isinstance(found, dict) else {}
+
+
+def _reservations(nodes: Sequence[Node]) -> list[str]:
+    """demo (6af9a5ed5e05) keeps 4 GPUs for ann, ben until 18:00:00, 2 of them held."""
+    kept: dict[tuple[str, float], list[Gpu]] = {}
+    for gpu in (gpu for node in nodes for gpu in node.gpus):
+        one = _reserved(gpu)
+        if one:
+            # others' are all called "hidden": what ends at the same time is told as one
+            kept.setdefault((str(one.get("reservation_id")), float(one.get("until") or 0.0)), []).append(gpu)
+    told = []
+    for (name, until), gpus in kept.items():
+        one = _reserved(gpus[0])
+        called = f"{one['name']} ({name})" if one.get("name") else name
+        held = sum(gpu.status == "allocated" for gpu in gpus)
+        who = ", ".join(map(str, (one.get("user", "?"), *(one.get("users") or ()))))
+        some = f", {held} of them held" if held else ""
+        count = f"{len(gpus)} GPU{'s'[: len(gpus) != 1]}"
+        told.append(plain(f"reserved: {called} keeps {count} for {who} until {clock(until)}{some}"))
+    return told
 
 
 def _kinds(nodes: Sequence[Node]) -> str:

@@ -57,8 +57,11 @@ def undrain(node_id: str, dry_run: bool, server: str) -> None:
 
 
 def _row(node: Node) -> tuple[object, ...]:
-    free = sum(1 for gpu in node.gpus if gpu.status == "available")
+    idle = [gpu for gpu in node.gpus if gpu.status == "available"]
+    reserved = sum(1 for gpu in idle if gpu.raw.get("reserved"))
+    free = len(idle) - reserved
     state = "offline" if not node.alive else "drained" if node.drained else "ok"
-    note = ", ".join(word for word in ("simulated" if node.simulated else "", node.drain_why) if word)
+    kept = f"{reserved} reserved" if reserved else ""
+    note = ", ".join(word for word in (kept, "simulated" if node.simulated else "", node.drain_why) if word)
     memory = f"{node.memory_gb:.0f} GB" if node.memory_gb else "-"
     return node.node_id, state, free, node.gpu_count, node.gpu_type or "-", node.cpus or "-", memory, note

@@ -40,6 +40,7 @@ def change(pairs: tuple[str, ...], dry_run: bool, as_json: bool, server: str) ->
     """Change it. Admins only.
 
     \b
+    rota policy set policy=easy
     rota policy set scheduling_algorithm=fair_share max_concurrent_jobs=16
     rota policy set 'limits={"gpus": 4}'
     """
@@ -72,6 +73,8 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def _lines(policy: Mapping[str, Any]) -> str:
+    from rota.cli.simulate.server import called
     from rota.cli.table import facts
 
-    return facts([(name, value if isinstance(value, str) else json.dumps(value)) for name, value in policy.items()])
+    shown = {**policy, "policy": called(policy)} if "policy" in policy else policy
+    return facts([(name, value if isinstance(value, str) else json.dumps(value)) for name, value in shown.items()])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli.connect import connect, dry_option, emit, json_option, say, server_option
+from rota.cli.kept import reservation_id as reservation_id_of
 from rota.cli.render import clock, in_time, plain, span
 from rota.cli.values import Duration
 from rota.cli.when import EXAMPLES, Moment
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rota.client.model.reservation import Reservation
-    from rota.client.sync import Client
 
 HEADS = ("RESERVATION", "STATE", "FROM", "UNTIL", "GPUS", "WHERE", "USER", "RUNS", "NAME")
 USAGE = 'say how many and for how long: rota reserve --gpus 8 --from "tomorrow 9:00" --for 4h'
@@ -51,8 +51,12 @@ def command(ctx: click.Context, /, server: str, quiet: bool, as_json: bool, **wa
     """
     if ctx.invoked_subcommand is not None:
         return
-    if wanted["gpus"] is None or (wanted["for_s"] is None) == (wanted["until"] is None):
-        raise click.UsageError(USAGE)
+    if wanted["for_s"] is not None and wanted["until"] is not None:
+        raise click.UsageError("--for or --until, not both: how long it lasts, or when it ends")
+    missing = ["--gpus"] if wanted["gpus"] is None else []
+    missing += ["--for (or --until)"] if wanted["for_s"] is None and wanted["until"] is None else []
+    if missing:
+        raise click.UsageError(f"{' and '.join(missing)} missing; {USAGE}")
     wanted["nodes"] = wanted["nodes"] or 0
     with connect(server) as client:
         made = client.reserve(**wanted)
@@ -83,27 +87,16 @@ def listed(days: int, as_json: bool, server: str) -> None:
 def cancel(reservation_id: str, dry_run: bool, as_json: bool, server: str) -> None:
     """Give RESERVATION_ID up; its name, or a part of its id, will do. What runs on its GPUs runs on."""
     with connect(server) as client:
-        gone = client.cancel_reservation(_whole_id(client, reservation_id), dry_run=dry_run)
+        try:
+            whole = reservation_id_of(client, reservation_id)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="RESERVATION_ID") from None
+        gone = client.cancel_reservation(whole, dry_run=dry_run)
     if as_json:
         emit(gone)
     else:
         name = plain(gone["reservation"]["id"])
         click.echo(f"{name} could be given up; nothing was done" if dry_run else f"{name} is given up")
-
-
-def _whole_id(client: Client, text: str) -> str:
-    """One that is named so, or whose id begins or ends so. Else as it is: the server says what it thinks of it."""
-    wanted = text.strip().lower()
-    if len(wanted) == 12 or not wanted:
-        return wanted or "-"
-    found = {
-        one.id
-        for one in client.reservations()
-        if one.name == text or one.id.startswith(wanted) or one.id.endswith(wanted)
-    }
-    if len(found) > 1:
-        raise click.UsageError(f"{text[:80]!r} stands for {len(found)} of them: {', '.join(sorted(found)[:4])}")
-    return found.pop() if found else text
 
 
 def _tell(made: Reservation, dry_run: bool) -> None:

@@ -34,6 +34,7 @@ def command(run_id: str, diff: bool, full: bool, as_json: bool, server: str) -> 
             workspace = client.workspace(run.id)
         except NotFound:
             workspace = None
+        eta = client.eta(run.id) if run.status == "queued" and not (as_json or diff) else None
     if as_json:
         emit({**run.raw, "workspace": workspace})
     elif diff:
@@ -41,4 +42,4 @@ def command(run_id: str, diff: bool, full: bool, as_json: bool, server: str) -> 
     else:
         from rota.cli.story import story
 
-        click.echo(story(run, workspace, full=full))
+        click.echo(story(run, workspace, full=full, eta=eta))

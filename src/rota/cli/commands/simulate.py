@@ -12,7 +12,17 @@ from rota.cli.connect import emit, json_option, say, server_option
 from rota.cli.exits import REFUSED
 from rota.cli.values import Duration
 
-PATH = click.Path(path_type=Path)
+
+class _Where(click.Path):
+    """A path that says something: an empty one would be taken for the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("is empty; name a file or a directory, or leave it out", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _Where(path_type=Path)
 
 
 @click.command()
@@ -25,8 +35,10 @@ PATH = click.Path(path_type=Path)
     "--policy", "policies", multiple=True, metavar="NAME|FILE.toml", help="Again for another one, side by side."
 )
 @click.option(
-    "--preemptible", type=click.Choice(["all", "none"]), help="Whether jobs may be stopped that do not say so."
-)
+    "--preemptible", type=click.Choice(["all", "none"]),
+    help="Whether jobs may be stopped: of a trace those that do not say so, with --since all of them.  "
+    "[default: all in a trace; with --since as each was submitted]",
+)  # fmt: skip
 @click.option(
     "--declare",
     "declared",

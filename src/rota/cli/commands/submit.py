@@ -39,7 +39,7 @@ WHENS = ("succeeded", "ended", "failed")
 @stopping_options
 @click.option("--tag", "tags", multiple=True, help="A word to find it by.")
 @click.option("--held", is_flag=True, help="Let it wait until `rota release`.")
-@click.option("--reservation", default="", metavar="ID", help="Use the GPUs it keeps, in its time: rota reserve.")
+@click.option("--reservation", metavar="ID|NAME", help="Use the GPUs it keeps, in its time: rota reserve.")
 @click.option("--gpu-type", default="", help="A part of the GPU's name, such as H100.")
 @click.option("--gpu-memory", type=Amount(), metavar="GB", help="At least so much on each GPU.")
 @click.option("--cpus", type=click.IntRange(0), help="CPUs on each node.")
@@ -106,7 +106,7 @@ def _fields(client: Client, argv: tuple[str, ...], options: dict[str, Any]) -> d
         "terminal": options["terminal"] or None,
         "tags": list(options["tags"]) or None,
         "gpu_type": options["gpu_type"] or None,
-        "reservation": options["reservation"] or None,
+        "reservation": _reservation(client, options["reservation"]),
         "gpu_memory_gb": options["gpu_memory"],
         "cpus": options["cpus"],
         "memory_gb": options["mem"],
@@ -117,6 +117,17 @@ def _fields(client: Client, argv: tuple[str, ...], options: dict[str, Any]) -> d
 
         fields["workspace"] = snapshot(where, argv, env)
     return fields
+
+
+def _reservation(client: Client, text: str | None) -> str | None:
+    if text is None:
+        return None
+    from rota.cli.kept import reservation_id
+
+    try:
+        return reservation_id(client, text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--reservation") from None
 
 
 def _dependency(client: Client, text: str) -> dict[str, str]:

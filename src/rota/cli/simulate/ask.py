@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from rota.sim.model import Job
 
 MOST_POLICIES = 12
+ALL_MAY = (
+    "The trace has no column `preemptible`: every job is taken to be one that may be stopped and saves. "
+    "--preemptible none says the opposite, --no-preempt keeps the policies from stopping any."
+)
 
 Named = tuple[str, "Policy"]
 
@@ -37,6 +41,7 @@ class Asked:
     declared: str
     history: History | None = None
     own: Named | None = None  # the server's policy, as it is there
+    assumed: str = ""  # what the trace leaves open and how it was taken, in words
 
 
 def ask(options: Options, say: Say) -> Asked:
@@ -49,16 +54,18 @@ def ask(options: Options, say: Say) -> Asked:
 
 
 def _of_trace(trace: Path, options: Options, nodes: tuple[Node, ...], policies: tuple[Named, ...]) -> Asked:
-    from rota.sim.trace import BadTrace, check_fits, read_trace
+    from rota.sim.trace import BadTrace, check_fits, read_trace, says_who_may_be_stopped
 
     if not nodes:
         raise click.UsageError("a trace does not say what it ran on: add --nodes, such as --nodes 2x8")
     try:
         jobs = read_trace(trace, preemptible=options.all_preemptible)
         check_fits(jobs, nodes, str(trace))
+        open_question = options.preemptible is None and not options.no_preempt and not says_who_may_be_stopped(trace)
     except BadTrace as error:
         raise click.BadParameter(str(error), param_hint="TRACE") from None
-    return Asked(str(trace), tuple(jobs), nodes, policies, options.declared or "class")
+    assumed = ALL_MAY if open_question else ""
+    return Asked(str(trace), tuple(jobs), nodes, policies, options.declared or "class", assumed=assumed)
 
 
 def _of_server(options: Options, machines: tuple[Node, ...], chosen: tuple[Named, ...], say: Say) -> Asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -17,6 +18,9 @@ WORDS = {
     "default_duration_seconds": "default_expected_s",
     "enable_correction": "corrects",
 }
+# the house's, whatever the policy: what else differs makes two policies of one name
+HOUSES = {"ordering", "limits", "user_limits", "max_concurrent", "max_queue", "max_reserved_gpu_s", "auto_retry"}
+MOST_KNOBS = 3
 OUT_OF_SERVICE = ("error", "offline")
 
 
@@ -60,7 +64,27 @@ def policy_of(said: Mapping[str, Any]) -> tuple[str, Policy]:
         else:
             changes[name] = value
     policy = replace(Policy(), **changes)
-    return f"live:{name_of(policy)}", policy
+    return f"live:{called({'policy': name_of(policy), **said})}", policy
+
+
+def called(said: Mapping[str, Any]) -> str:
+    """auto; or with what differs from what the name stands for: auto (patience 0.5)."""
+    from rota.core.policy import Ordering, Policy
+    from rota.core.presets import NAMES, named
+
+    name = str(said.get("policy") or said.get("scheduling_algorithm") or "?")
+    try:
+        usual = named(name) if name in NAMES else Policy(Ordering(str(said.get("scheduling_algorithm"))))
+    except ValueError:  # a newer server's
+        return name
+    other = [
+        f"{word} {value if isinstance(value, str) else json.dumps(value)}"
+        for word, value in said.items()
+        if hasattr(usual, field_of(word)) and field_of(word) not in HOUSES and value != getattr(usual, field_of(word))
+    ]
+    if len(other) > MOST_KNOBS:
+        other[MOST_KNOBS:] = [f"and {len(other) - MOST_KNOBS} more"]
+    return f"{name} ({', '.join(other)})" if other else name
 
 
 def _limits(value: Mapping[str, int]) -> Limits:

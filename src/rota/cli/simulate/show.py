@@ -21,7 +21,7 @@ MOST_PEOPLE = 20
 
 def drawn(some: Sequence[Figures], live: Figures | None) -> str:
     """A column a policy, in as many blocks as the width asks for; then what it says."""
-    from rota.sim.table import rows, verdict
+    from rota.sim.table import RATIO_ROWS, RATIOS, rows, verdict
 
     columns = [*some, *([live] if live else [])]
     cells = rows(columns)
@@ -32,7 +32,8 @@ def drawn(some: Sequence[Figures], live: Figures | None) -> str:
         which = [0, *(i + 1 for i in block)]
         named = [heads[i] for i in which]
         parts.append(table(named, [[row[i] for i in which] for row in cells], right=named[1:]))
-    return "\n\n".join([*parts, *map(paragraph, verdict(some))])
+    legend = [RATIOS] if any(row[0] in RATIO_ROWS for row in cells) else []
+    return "\n\n".join([*parts, *map(paragraph, [*legend, *verdict(some)])])
 
 
 def _blocks(sizes: Sequence[int], room: int) -> list[list[int]]:

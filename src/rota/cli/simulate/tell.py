@@ -56,18 +56,20 @@ class Told:
 
     def facts(self) -> list[str]:
         """What was simulated, on what."""
-        from rota.sim.human import digits
+        from rota.sim.human import digits, many
 
         asked = self.asked
         gpus = sum(node.usable.bit_count() for node in asked.nodes)
         hours = sum(job.gpus * job.duration_s for job in asked.jobs) / 3600
         people = len({job.user for job in asked.jobs})
         shakes = self.options.shakes
-        often = f", {shakes} times shaken: mean (standard deviation)" if shakes else ""
+        often = f", {many(shakes, 'time')} shaken: mean (standard deviation)" if shakes else ""
         said = [
-            f"{len(asked.jobs):,} jobs of {_many(people, 'person', 'people')}, {digits(hours)} GPU-hours, on "
-            f"{_many(len(asked.nodes), 'node')} with {gpus:,} GPUs{often}; from {plain(asked.source)}."
+            f"{many(len(asked.jobs), 'job')} of {many(people, 'person', 'people')}, {digits(hours)} GPU-hours, on "
+            f"{many(len(asked.nodes), 'node')} with {many(gpus, 'GPU')}{often}; from {plain(asked.source)}."
         ]
+        if asked.assumed:
+            said.append(asked.assumed)
         left = left_out(asked.history) if asked.history else ""
         return [*said, f"Not in it, of the server's runs{left}."] if left else said
 
@@ -118,6 +120,7 @@ class Told:
             outputs.add(beside(path, one.name) if number else path, partial(write_schedule, one.result))
 
     def _draw(self, path: Path, outputs: Outputs) -> None:
+        from rota.sim.human import many
         from rota.sim.picture.album import album, stacked
         from rota.sim.picture.png import png
         from rota.sim.picture.svg import svg
@@ -125,7 +128,7 @@ class Told:
         results = [(one.name, one.result) for one in self.answers]
         if self.live is not None and self.asked.history is not None:
             results.append((HAPPENED, self.asked.history.live))
-        title = f"{', '.join(one.name for one in self.figures)} on {len(self.asked.jobs):,} jobs"
+        title = f"{', '.join(one.name for one in self.figures)} on {many(len(self.asked.jobs), 'job')}"
         made = album([*self.figures, *([self.live] if self.live else [])], results)
         kind = "" if path.is_dir() else path.suffix.lower()
         if kind == ".html":
@@ -152,7 +155,3 @@ class Told:
                 fidelity=self.fidelity,
             )
         )
-
-
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{count:,} {one if count == 1 else more or one + 's'}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rota.cli.kept import reservation_id
 from rota.cli.slurm import arrays, clock, jobs, output, request, script, values
 from rota.cli.slurm.batchopts import HELP, TABLE
 from rota.cli.slurm.options import Parsed, UsageError, parse
@@ -44,6 +45,8 @@ def _sbatch(argv: Sequence[str]) -> int:
     with Client.from_env() as client:
         if parsed.has("dependency"):
             body["depends_on"] = _depends_on(client, values.dependencies(parsed.last("dependency") or ""))
+        if "reservation" in body:
+            body["reservation"] = _reservation(client, body["reservation"])
         if parsed.has("test-only"):
             return _test(client, {**body, "argv": _argv(parsed, work, body, {})})
         if array is None:
@@ -127,6 +130,13 @@ def _words(body: dict[str, Any]) -> dict[str, Any]:
     """The body as the arguments of Client.submit."""
     words = {**body, "command": body["argv"], "gpus": body["gpu_count"], "inherit": False}
     return {name: value for name, value in words.items() if name not in ("argv", "gpu_count")}
+
+
+def _reservation(client: Client, text: str) -> str:
+    try:
+        return reservation_id(client, text)
+    except ValueError as error:
+        raise UsageError(f"--reservation: {error}") from None
 
 
 def _depends_on(client: Client, wanted: Sequence[values.Wanted]) -> list[dict[str, str]]:

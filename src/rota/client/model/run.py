@@ -135,6 +135,7 @@ class Eta(Wire):
     status: str = ""
     p50: float | None = None  # as likely as not it has started by then
     p90: float | None = None  # 9 times of 10
+    latest: float | None = None  # if everybody uses all of their time; None: somebody has no limit
     scenarios: int = 0
     confidence: str = ""  # good fair rough
     rests_on: str = ""

@@ -22,23 +22,30 @@ from __future__ import annotations
 from typing import Any
 
 from rota.core.belief import STEPS, bucket, nearness, of_bucket
+from rota.core.express import stays
 from rota.core.policy import Policy
 from rota.core.progress import bound_s, done_s
-from rota.core.run import Run
+from rota.core.run import NORMAL, Run
 
 PRIORITY_STEP = 100.0
 BRIEF_S = 600.0
-NORMAL = 2
 _WEIGHT = tuple(PRIORITY_STEP ** (NORMAL - priority) for priority in range(6))
 
-Band = tuple[int, int, int, bool]
-PARTS = 4
+Band = tuple[int, int, int, bool, bool]
+STAYS = 4
+PARTS = 5
 
 
 def band(policy: Policy, run: Run) -> Band:
     """Alike in all that moves: those who are then stand in the order they came, whatever the time."""
     bound = bound_s(run)
-    return (nearness(run.belief, bound, run.attained_s), coarse(bound), run.priority, run.spec.preemptible)
+    return (
+        nearness(run.belief, bound, run.attained_s),
+        coarse(bound),
+        run.priority,
+        run.spec.preemptible,
+        stays(policy, run),
+    )
 
 
 def coarse(seconds: float) -> int:

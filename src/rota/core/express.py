@@ -1,0 +1,46 @@
+"""GPUs that long runs leave to short ones, where nobody could make the long ones go.
+
+Once every GPU is taken for days by work that cannot be stopped, a run of ten minutes waits for days, whatever the order
+says. So under auto a long run that cannot be stopped starts only if a few GPUs stay within reach of short ones: free,
+or held by somebody who can be stopped. The number of them grows with the square root of the cluster, as the spare
+servers do that keep a queue short: a large cluster has GPUs coming back all the time, a small one (below 16 by default)
+is used to the last.
+
+It is a courtesy, and has ends. Who has waited for a few times its own length no longer stands back. And while a gang
+waits that needs a whole node, nobody does, save that gang if no other one waits: a GPU kept free pushes long runs onto
+one more node, and where gangs are the daily work that costs them more than short runs gain.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rota.core.policy import HOUR_S, Policy
+from rota.core.progress import bound_s
+from rota.core.run import NORMAL, Run
+
+SHORT_S = 4 * HOUR_S
+COURTESY = 3.0  # times what it declared
+
+
+def kept(policy: Policy, gpus: int) -> int:
+    """GPUs that are kept of so many."""
+    return int(policy.express * math.sqrt(gpus))
+
+
+def stays(policy: Policy, run: Run) -> bool:
+    """Holds for long what it gets, and nobody can make it go."""
+    spec = run.spec
+    if spec.filler or spec.reservation or run.priority > NORMAL or bound_s(run) <= SHORT_S:
+        return False
+    return not yields(policy, run)
+
+
+def yields(policy: Policy, run: Run) -> bool:
+    """Can be stopped for a short run, with its work kept, or because it is of low priority."""
+    return policy.preemption and run.spec.stoppable and (run.spec.saves or run.priority < NORMAL)
+
+
+def until(run: Run) -> float:
+    """How long it stands back at most."""
+    return run.submitted_at + COURTESY * bound_s(run)
