@@ -18,7 +18,7 @@ POLICIES = ["auto", "srtf", "las"]
 policies = st.builds(
     lambda name, margin, min_run_s, cost: replace(named(name), margin=margin, min_run_s=min_run_s, restart_cost_s=cost),
     st.sampled_from(POLICIES),
-    st.sampled_from([1.25, 3.0]),
+    st.sampled_from([1.5, 3.0]),
     st.sampled_from([60.0, 900.0]),
     st.sampled_from([60.0, 0.0]),
 )

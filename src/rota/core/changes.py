@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from rota.core.express import SHORT_S
 from rota.core.place import place
 from rota.core.plan import Plan
+from rota.core.progress import bound_s
 from rota.core.resources import Request
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
@@ -44,6 +46,8 @@ def gentle(snap: Snapshot, run: Run, plan: Plan) -> Iterator[Change]:
     if not run.spec.preemptible and run.spec.holder is None:
         spec = replace(run.spec, preemptible=True)
         yield Change("as preemptible", "it would start now", replace(run, spec=spec))
+        saving = replace(spec, saves=True)
+        yield Change("as preemptible with a checkpoint signal", "it would start now", replace(run, spec=saving))
 
 
 def fewer(snap: Snapshot, run: Run) -> Iterator[Change]:
@@ -84,6 +88,8 @@ def _shorter(snap: Snapshot, run: Run, plan: Plan) -> Iterator[Change]:
     for left in lefts:
         if left >= 1 and (limit is None or left < limit):
             yield limited(run, float(left), "it would fit before the reservation and start now")
+    if bound_s(run) > SHORT_S:
+        yield limited(run, SHORT_S)
 
 
 def limited(run: Run, limit_s: float, so: str = "it would start now") -> Change:

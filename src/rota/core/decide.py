@@ -1,8 +1,9 @@
 """decide(snapshot) -> Plan: total, deterministic, the same live and in simulation.
 
-One pass, in policy order:
+One pass, in policy order (core/turns.py):
 
-1. Runs start as long as they can be placed.
+1. Runs start as long as they can be placed; under auto long ones that nobody can stop leave a few GPUs to short ones
+   (core/headroom.py).
 2. One that cannot may stop less urgent work that said it may be stopped (core/preempt.py). What is free of the room
    that is being made for it is kept for it.
 3. The first that can do neither gets a reservation: the earliest moment at which it will fit (backfill.reserve).
@@ -19,18 +20,15 @@ may have (core/zones.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from rota.core import order
 from rota.core.backfill import exchange, outside, reserve
 from rota.core.board import Board
 from rota.core.conservative import Profile
 from rota.core.headroom import Headroom
-from rota.core.order import Key
 from rota.core.place import place
 from rota.core.plan import Plan, Preempt, Reserve, Start
-from rota.core.policies import auto, las
+from rota.core.policies import las
 from rota.core.policy import Backfill, Ordering
 from rota.core.preempt import Making, Stopping
 from rota.core.progress import bound_s, left_of
@@ -39,12 +37,12 @@ from rota.core.quota import Over, over
 from rota.core.resources import Placement, Slice
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
-from rota.core.usage import LEAST_FACTOR, Load, Shares
+from rota.core.turns import Turns
+from rota.core.usage import Load, Shares
 from rota.core.zones import EVERYWHERE, Zone, Zones
 
+PUT_OFF = 2.0  # waited so many times what it declared: from then on nobody puts its reservation off
 PREEMPTION_TRIES = 64  # blocked shapes per pass for which victims are looked for
-
-Entry = tuple[float, Key, str, Lane | Kind, int]  # rank, key, run, its lane and its place there; or a whole kind
 
 
 def decide(snap: Snapshot) -> Plan:
@@ -61,6 +59,7 @@ class _Pass:
         self.board = self.zones.main
         self.outside: Board | None = None  # what is left beside the reservation
         self.reserve: Reserve | None = None
+        self.reserved_standing = 0.0  # of who has it
         self.profile: Profile | None = None  # under conservative backfill, from the first that cannot start
         self.newest: int | None = None  # of those that run, the last to have come
         self.starts: list[Start] = []
@@ -77,6 +76,7 @@ class _Pass:
         self.ordering = self.policy.ordering
         self.moves = self.ordering is Ordering.FAIR_SHARE  # a start changes who is next
         self.shares = Shares(snap.usage, snap.load, snap.now, self.policy.half_life_s, snap.board.layout.gpus)
+        self.turns = Turns(snap, self.shares, self.at_cap)
         self.room = self.policy.max_concurrent - snap.active if self.policy.max_concurrent else 1 << 62
         self.depth = self.policy.backfill_depth
         self.examined = 0
@@ -85,7 +85,7 @@ class _Pass:
 
     def run(self) -> Plan:
         self.clear_reservations()
-        lines, needs_gpu = self.line_up()
+        lines, needs_gpu = self.turns.line_up()
         first = [(line[0], shape) for shape, line in lines.items()]  # the next of each shape
         heapify(first)
         while first and self.room > 0 and not self.stopped:
@@ -95,14 +95,14 @@ class _Pass:
             line = lines[shape]
             heappop(line)
             if isinstance(lane, Kind):
-                for entry in self.unfold(lane):
+                for entry in self.turns.unfold(lane):
                     heappush(line, entry)
-            elif self.moves and (fresh := self.entry(lane, at))[:2] != (standing, key):
+            elif self.moves and (fresh := self.turns.entry(lane, at))[:2] != (standing, key):
                 heappush(line, fresh)  # somebody started something since
             elif self.consider(self.snap.runs[run_id], lane, standing):
                 following = self.next_in(lane, at + 1)
                 if following < len(lane.runs):
-                    heappush(line, self.entry(lane, following))
+                    heappush(line, self.turns.entry(lane, following))
             if line and not self.hopeless(shape):
                 heappush(first, (line[0], shape))
         return Plan(
@@ -114,66 +114,11 @@ class _Pass:
             self.look_again_at(),
         )
 
-    def line_up(self) -> tuple[dict[int, list[Entry]], bool]:
-        """The first of each lane, by shape: one shape that cannot be placed any more is then let go of as a whole. And
-        whether every lane wants a GPU. Under auto lanes may be many, and a whole kind of them stands in for its lanes
-        where the best of them could stand, until its turn comes."""
-        lines: dict[int, list[Entry]] = {}
-        needs_gpu = True
-        for kind in self.snap.queue.kinds():
-            line = lines.setdefault(kind.shape, [])
-            needs_gpu = needs_gpu and kind.request.gpus > 0
-            if self.ordering is Ordering.AUTO and not order.is_filler(kind.band):
-                if kind.pace is None:
-                    kind.pace = auto.paced(self.policy, kind.band)
-                best = auto.at(kind.pace, self.snap.now - kind.oldest, LEAST_FACTOR)
-                line.append((best, (-math.inf, kind.number), "", kind, -1))
-            else:
-                line += self.unfold(kind)
-        for line in lines.values():
-            heapify(line)
-        return {shape: line for shape, line in lines.items() if line}, needs_gpu
-
-    def unfold(self, kind: Kind) -> Iterator[Entry]:
-        for lane in kind.lanes.values():
-            if not lane.group or not self.at_cap(lane.group):
-                yield self.entry(lane, 0)
-
     def hopeless(self, shape: int) -> bool:
         """Nobody of this shape can start in this pass, whoever it is."""
         if self.reserve is None or self.tries or self.zones.calendar or self.profile is not None:
             return False
         return (shape, EVERYWHERE) in self.unplaceable
-
-    # -- in which order ---------------------------------------------------------------------------------------------
-    def entry(self, lane: Lane, at: int) -> Entry:
-        key, run_id = lane.runs[at]
-        run = self.snap.runs[run_id]
-        return (*self.turn_of(lane, key, run), run_id, lane, at)
-
-    def turn_of(self, lane: Lane, key: Key, run: Run) -> tuple[float, Key]:
-        """Its rank and key. One that was stopped for a run that still waits does not stand before that one, whatever
-        the order says, or the two would stop and start in turns for ever."""
-        turn = (self.standing_of(lane, key), key)
-        seen = {run.id}
-        while (first := self.owed(run)) is not None and first.id not in seen:
-            theirs = self.snap.queue.key_of(first.id)
-            standing = self.standing_of(self.snap.queue.lane_of(first.id), theirs)
-            turn = max(turn, (standing, (theirs[0], theirs[1] + 1)))
-            seen.add(first.id)
-            run = first
-        return turn
-
-    def owed(self, run: Run) -> Run | None:
-        """For whom it was stopped, if that one waits and has not had its start since."""
-        if not run.past or run.past[-1].for_run not in self.snap.queue or run.spec.filler:
-            return None
-        first, last = self.snap.runs[run.past[-1].for_run], run.past[-1]
-        since = last.ended_at if last.stopped_at is None else last.stopped_at  # records of the first release lack it
-        return None if first.past and first.past[-1].ended_at > since else first
-
-    def standing_of(self, lane: Lane, key: Key) -> float:
-        return order.rank(self.policy, self.shares, lane.user, lane.band, key)
 
     # -- what becomes of one ----------------------------------------------------------------------------------------
     def used_up(self) -> bool:
@@ -203,7 +148,7 @@ class _Pass:
             if self.reserve is None:
                 self.block(run, standing, self.headroom.missing())
             return False
-        if self.reserve is not None and not self.may_be_stopped(run):
+        if self.reserve is not None and not self.may_be_stopped(run, standing):
             return self.pass_by(run, lane, zone, standing)
         spot = None if full else place(self.zones.board(zone), lane.request, self.snap.packer)
         if spot is not None:
@@ -222,15 +167,20 @@ class _Pass:
         self.depth -= 1
         return (bool(self.zones.calendar) and self.depth > 0) or self.profile is not None
 
-    def may_be_stopped(self, run: Run) -> bool:
+    def may_be_stopped(self, run: Run, standing: float) -> bool:
         """It need not keep off a reservation: whoever has that is more urgent, and can stop it when the time comes."""
         if run.spec.filler:
             return True
         able = self.ordering is Ordering.AUTO and self.policy.preemption and run.spec.saves and run.spec.stoppable
         if not able or self.reserve is None:
             return able
-        until = self.snap.now + self.policy.min_run_s  # nobody can stop it sooner
-        return until <= self.reserve.at and run.priority <= self.snap.runs[self.reserve.run_id].priority
+        head, ahead = self.snap.runs[self.reserve.run_id], self.reserve.at - self.snap.now
+        if run.priority > head.priority or ahead < self.policy.min_run_s:  # nobody can stop it sooner
+            return False
+        if self.snap.now - head.submitted_at < PUT_OFF * bound_s(head):
+            return True
+        # it gets on until then, and must not have become the more urgent of the two, or all who pass do so in turn
+        return standing * (1.0 - ahead / max(1.0, bound_s(run))) > self.policy.margin * self.reserved_standing
 
     def pass_by(self, run: Run, lane: Lane, zone: Zone, standing: float) -> bool:
         """Behind the reservation: only what does not delay it."""
@@ -268,8 +218,9 @@ class _Pass:
             return at
         window = self.reserve.at - self.snap.now
         while at < len(lane.runs) and self.depth > 0:
-            run = self.snap.runs[lane.runs[at][1]]
-            if bound_s(run) <= window or self.may_be_stopped(run):
+            key, run_id = lane.runs[at]
+            run = self.snap.runs[run_id]
+            if bound_s(run) <= window or self.may_be_stopped(run, self.turns.standing_of(lane, key)):
                 break
             at += 1
             self.depth -= 1
@@ -283,6 +234,7 @@ class _Pass:
             self.book(run)
         elif self.policy.backfill is Backfill.EASY:
             yielding = self.stopping.yielding(run, standing) if self.stopping is not None else None
+            self.reserved_standing = standing
             self.reserve = reserve(self.snap, self.board, run, self.ends, self.zones, yielding=yielding, spare=spare)
             if self.reserve is not None:
                 self.outside = outside(self.board, self.reserve)
@@ -374,6 +326,8 @@ class _Pass:
         moments = [] if self.headroom.until is None else [self.headroom.until]
         if self.stopping is not None and self.stopping.protected_until is not None:
             moments.append(self.stopping.protected_until)
+        if self.stopping is not None and self.stopping.look_again_at < math.inf:
+            moments.append(self.stopping.look_again_at)
         if self.ordering is Ordering.LAS and len(self.snap.queue) > len(self.starts):
             for run_id in self.snap.stoppable:
                 at = las.changes_at(self.policy, self.snap.runs[run_id], self.snap.now)

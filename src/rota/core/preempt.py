@@ -21,6 +21,7 @@ from rota.core import order
 from rota.core.board import Board
 from rota.core.place import place, shares
 from rota.core.plan import Preempt
+from rota.core.policies import auto
 from rota.core.policy import Ordering
 from rota.core.resources import Placement, Request, Slice, gpu_count
 from rota.core.run import Attempt, Cause, Run
@@ -28,7 +29,8 @@ from rota.core.snapshot import Snapshot
 from rota.core.usage import Shares
 
 INFINITE = math.inf
-LONGER = 3  # doublings of min_run_s, one for each stop
+LOOK_S = 60.0  # the least time between two looks that nothing but waiting is the reason for
+LONGER = 2  # doublings of min_run_s, one for each stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Stopping:
         self.snap, self.policy, self._shares = snap, snap.policy, shares
         self.moving = self.policy.ordering in order.MOVING
         self.protected_until: float | None = None  # when the next one could be stopped who cannot be now
+        self.look_again_at = INFINITE  # when somebody could be stopped whom only waiting will make the less urgent
         self.going: list[Placement] = []  # what those hold who are stopping
         self.promised: list[Placement] = []  # and what of that is for somebody already
         self.fillers: list[Holder] = []
@@ -115,6 +118,7 @@ class Stopping:
         able = [one for one in self._able(run, standing) if _seen(one.placement, hidden)]
         going = [placement for placement in self.going if _seen(placement, hidden)]
         if not able and not going:
+            self._look_again(run, standing)
             return None
         later = self.later(board, going)
         spot = place(later, run.spec.request) if going else None
@@ -122,10 +126,22 @@ class Stopping:
             return Making((), spot)
         victims = _cheapest(later, run.spec.request, able) or _greedy(later, run.spec.request, able)
         if victims is None:
+            self._look_again(run, standing)
             return None
         spot = place(later.after([one.placement for one in victims]), run.spec.request)
         assert spot is not None
         return Making(tuple(asked(one.run, run) for one in victims), spot)
+
+    def _look_again(self, run: Run, standing: float) -> None:
+        """Under auto it grows more urgent by waiting: when could it stop the next one?"""
+        if self.policy.ordering is not Ordering.AUTO:
+            return
+        for one in self.ranked:
+            times = self.policy.margin * standing / one.standing
+            if times >= 1.0 and one.run.priority <= run.priority:
+                at = max(auto.patience_at(self.policy, run, self.snap.now, times), self.snap.now + LOOK_S)
+                self.look_again_at = min(at, self.look_again_at)
+                return
 
     def yielding(self, run: Run, standing: float) -> dict[str, Placement]:
         """What those hold who can be stopped for it, at once or when they have had their time."""

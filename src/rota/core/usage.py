@@ -38,7 +38,7 @@ class Load:
 
 
 # Under auto a person's usage counts to this power, within these bounds, beside the mean of all who want something
-FAIRNESS = 0.3
+FAIRNESS = 0.2
 MOST = 4.0
 LEAST_FACTOR = MOST**-FAIRNESS
 CALM_S = 3600.0  # and so much of the whole cluster is added to both: who has used next to nothing is as good as another

@@ -245,6 +245,8 @@ def _missed(results: Results) -> str:
 KNOBS = (
     ("patience", "patience", "after waiting this share of its declared time a run is twice as urgent; less = wide and "
      "long runs come sooner, and the mean suffers"),
+    ("express", "express", "this times the square root of all GPUs are left to runs of at most 4 h by longer ones that "
+     "nobody can stop; 0 = none"),
     ("margin", "margin", "how many times more urgent one must be to stop another; more = fewer stops"),
     ("min_run_s", "min_run_seconds", "nobody is stopped sooner after a start. Set it to a few times what your jobs "
      "need to load their data"),

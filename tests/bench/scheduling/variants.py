@@ -10,7 +10,7 @@ from rota.core.policy import Policy
 from rota.core.presets import named
 from rota.sim.model import Job
 
-PATIENCES = (0.1, 0.25, 0.5, 0.75, 1.5, 4.0)
+PATIENCES = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 SHARES = (0.25, 0.5, 0.75)
 
 

@@ -10,6 +10,7 @@ from rota.core import codec
 from rota.core import events as e
 from rota.core.node import Node
 from rota.core.policy import Backfill, Limits, Ordering, Policy
+from rota.core.presets import named
 from rota.core.resources import Request
 from rota.core.run import Cause, Exit, PastAttempt, RunState
 from tests.unit.core.kit import CRITICAL, HIGH, LOW, NORMAL, Lab, node, two_by_eight
@@ -260,3 +261,22 @@ def test_who_was_stopped_by_the_first_release_is_not_behind_the_other_for_ever()
     lab.tell(e.RunReprioritised(at=lab.now, run_id=head, priority=LOW))
     lab.tell(e.RunReprioritised(at=lab.now, run_id=victim, priority=NORMAL))
     assert [start.run_id for start in lab.plan().starts] == [victim]
+
+
+def test_who_grows_more_urgent_by_waiting_alone_is_looked_at_in_time():
+    """Nothing else happens: one overruns what it declared for days, the other waits for as long."""
+    hour = 3600.0
+    lab = Lab(node("a", 1), policy=named("auto"))
+    saves = {"preemptible": True, "saves": True, "grace_s": 0.0}
+    lab.submit(takes=1000 * hour, time_limit_s=hour, **saves)
+    lab.step()
+    waiting = lab.submit(takes=20 * hour, time_limit_s=20 * hour, **saves)
+    looks = 0
+    while not (plan := lab.plan()).preempts:
+        assert plan.look_again_at is not None
+        assert plan.look_again_at >= lab.now + 60, "no busier than that"
+        lab.now = plan.look_again_at
+        looks += 1
+    assert [victim.for_run for victim in plan.preempts] == [waiting]
+    assert 20 * hour < lab.now < 50 * hour
+    assert looks < 100

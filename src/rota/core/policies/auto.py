@@ -29,6 +29,7 @@ from rota.core.run import NORMAL, Run
 
 PRIORITY_STEP = 100.0
 BRIEF_S = 600.0
+AGAIN = 0.25
 _WEIGHT = tuple(PRIORITY_STEP ** (NORMAL - priority) for priority in range(6))
 
 Band = tuple[int, int, int, bool, bool]
@@ -78,3 +79,11 @@ def standing(policy: Policy, run: Run, now: float, share: float) -> float:
     done, bound = done_s(policy, run, now), bound_s(run)
     band = (nearness(run.belief, bound, done), coarse(bound), run.priority)
     return of_lane(policy, band, run.submitted_at + done, now, share)
+
+
+def patience_at(policy: Policy, run: Run, now: float, times: float) -> float:
+    """When a waiting run may be so many times as urgent as it is against another: by waiting alone, and since that one
+    can fall back meanwhile, to be asked again before it has waited for much longer."""
+    pace_s = policy.patience * of_bucket(coarse(bound_s(run)))
+    waited = max(0.0, now - run.submitted_at - run.attained_s)
+    return now + (pace_s + waited) * min(times - 1.0, AGAIN)
