@@ -101,8 +101,16 @@ def test_busy_gpus_are_told_of(office: Lab) -> None:
     for _ in range(2):
         office.wait_for(office.submit("-G", "4", "-t", "5h", "--", "sleep", "1000"), "running")
     done = office.rota("reserve", "-G", "2", "--from", "+1h", "--for", "1h")
-    assert b"note: some are expected to be busy until" in done.stderr
-    assert b"the reservation gets them as they come free" in done.stderr
+    assert b"none of these GPUs is expected to be free before the reservation ends: all are" in done.stderr
+
+
+def test_some_that_never_come_free_are_counted(office: Lab) -> None:
+    for gpus in ("4", "3"):
+        office.wait_for(office.submit("-G", gpus, "-t", "5h", "--", "sleep", "1000"), "running")
+    never = b"note: 7 of the 8 are not expected to be free before the reservation ends; some are expected"
+    for length, told in (("1h", never), ("9h", b"note: some are expected to be busy until")):
+        done = office.rota("reserve", "-G", "8", "--from", "+1h", "--for", length, "--dry-run")
+        assert told in done.stderr and b"the reservation gets them as they come free" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,7 @@ def test_the_servers_history_is_simulated_on_its_own_machines(past):
     assert found["history"]["left_out"] == {"not ended yet": 1, "never started": 1, "without a GPU": 1}
     said = past.out("simulate", "--since", "1h", "--policy", "sjf", "--nodes", "1x4")
     assert "on 1 node with 4 GPUs" in said and "Not in it, of the server's runs: 1 not ended yet" in said
+    assert found["history"]["not_ended"]["runs"] == 1 and "1 run that has not ended yet held" in said
 
 
 def test_who_would_have_waited_more_and_less(past):
@@ -312,6 +313,16 @@ def test_who_would_have_waited_more_and_less(past):
     said = " ".join(past.out(*words).split())
     assert "Under fcfs-strict these 6 runs would have waited" in said
     assert "Of 3 people" in said and "How far to believe it" in said and "what happened" in said
+
+
+def test_the_policy_that_the_server_runs_has_no_winners(past):
+    words = ("simulate", "--since", "1h", "--policy", "auto", "--compare", "live")
+    (one,) = past.json(*words)["compare"]
+    assert one["runs_already"] and one["people"] == one["gains"] == one["losses"] == []
+    said = " ".join(past.out(*words).split())
+    assert "auto is what the server runs already" in said and "would have waited" not in said
+    (other,) = past.json(*words, "--preemptible", "all")["compare"]
+    assert not other["runs_already"] and other["people"], "other jobs are another question"
 
 
 def test_a_page_about_real_people_is_harmless(past):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rota.cli.simulate import history
-from rota.cli.simulate.history import History, as_jobs, left_out, take
-from rota.cli.simulate.server import called, cluster_of, field_of, policy_of
+from rota.cli.simulate.history import History, as_jobs, left_out, missing, take
+from rota.cli.simulate.server import called, cluster_of, field_of, policy_of, same
 from rota.client.model.cluster import node
 from rota.client.model.run import Run, run
 from rota.core.node import simulated_cluster
@@ -124,6 +124,25 @@ def test_what_cannot_be_replayed_is_left_out_and_counted():
     assert left_out(found).startswith(": 2 n") and "1 without a GPU" in left_out(found)
 
 
+def test_what_runs_that_have_not_ended_held_is_said_and_loudly_where_it_is_much(monkeypatch):
+    monkeypatch.setattr(history.time, "time", lambda: T0 + 7200)
+    both = ("node1:0", "node1:1")
+    ended = made(0, attempt(0, 3600))
+    running = made(1, attempt(3600, None, gpus=both), status="running", ended_at=None)
+    assert missing(jobs_of(ended, made(2, status="queued", ended_at=None))) == "", "who waits holds nothing"
+    assert missing(jobs_of(ended, running)) == (
+        "BEWARE: 1 run that has not ended yet held 2 of the 3 GPU-hours held in this time (67 %). That is not "
+        "simulated, so the jobs find an emptier cluster than there was: all simulated waits are told too low."
+    )
+    little = made(1, attempt(7000, None), status="running", ended_at=None)
+    assert "BEWARE" not in missing(jobs_of(ended, little)) and "emptier" in missing(jobs_of(ended, little))
+
+    taken = take([ended], T0 - 100, lambda _: None)
+    older = made(-5000, attempt(-4000, None), status="running", ended_at=None)
+    taken.count_older([older, running], T0 - 100)
+    assert (taken.unended.runs, taken.unended.gpu_s) == (1, 7300.0), "only what lies in the time asked for"
+
+
 def test_only_the_time_that_was_asked_for_and_never_more_than_can_be_held(monkeypatch):
     runs = [made(n, attempt(n, n + 1)) for n in range(10)]
     said: list[str] = []
@@ -212,6 +231,12 @@ def test_every_part_of_the_policy_that_the_server_tells_is_understood():
     assert policy_of(rendered(odd))[1] == odd
     fields = {one.name for one in dataclasses.fields(Policy)}
     assert [word for word in rendered(odd) if field_of(word) not in fields] == ["policy"], "the name of the whole"
+
+
+def test_two_policies_are_the_same_where_they_would_decide_alike():
+    own = policy_of({"scheduling_algorithm": "auto", "max_queue": 7, "enable_auto_retry": False})[1]
+    assert same(own, Policy()) and same(named("auto"), Policy())
+    assert not same(own, replace(own, patience=0.5)) and not same(own, replace(own, limits=Limits(gpus=4)))
 
 
 def test_a_policy_is_called_by_what_makes_it_different():

@@ -41,6 +41,17 @@ def test_a_filler_stands_in_the_queue_as_one(lab: Lab) -> None:
     assert "at once, for anybody: a filler" in lab.out("show", run_id)
 
 
+def test_a_checkpoint_signal_alone_makes_nobody_make_way_and_that_is_said(lab: Lab) -> None:
+    def told(*words: str) -> str:
+        return lab.rota("submit", "--held", "--checkpoint-signal", "USR1", *words, "--", "true").stderr.decode()
+
+    note = "note: without --preemptible the run does not make way for others, and the checkpoint signal is "
+    assert f"{note}only sent as the warning before the time limit" in told("-t", "1h")
+    assert f"{note}never sent" in told() and f"{note}never sent" in told("-t", "1h", "--warn", "0")
+    assert f"{note}never sent" in told("-t", "1h", "--dry-run", "--warn-signal", "USR2")
+    assert "note" not in told("-t", "1h", "--preemptible")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -21,13 +21,12 @@ from tests.client.stub import Asked, ok, stub
 ID = re.compile(r"[0-9a-f]{12}")
 
 
-def test_a_submit_answers_with_id_place_and_expected_start(lab: Lab) -> None:
+def test_a_submit_answers_with_id_place_and_where_to_ask_when(lab: Lab) -> None:
     first = lab.out("submit", "-G", "8", "-t", "1h", "--", "sleep", "1000")
     assert (ID.match(first) and "launching" in first) or "running" in first
     second = lab.out("submit", "-G", "4", "--", "true")
-    assert re.fullmatch(
-        r"[0-9a-f]{12} queued: position 1, expected to start in (59|60) min \(.*\); needs 4 GPUs.*\n", second
-    )
+    assert re.fullmatch(r"([0-9a-f]{12}) queued: position 1, needs 4 GPUs.*; when: rota eta \1\n", second)
+    assert "expected to start" not in second, "two times for one run are none"
 
 
 def test_the_command_gets_my_environment_directory_and_umask_untouched(lab: Lab) -> None:

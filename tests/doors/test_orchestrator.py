@@ -152,6 +152,7 @@ def test_a_dry_run_of_a_policy(common: Server) -> None:
         ({"limits": {"gpus": -1}}, "gpus"),
         ({"limits": 3}, "limits"),
         ({"patience": True}, "patience"),
+        ({"express": 4.1}, "express"),
         ({"policy": "easy", "scheduling_algorithm": "auto"}, "scheduling_algorithm"),
         ({"policy": "easy", "backfill": "none"}, "backfill"),
     ],
@@ -227,3 +228,7 @@ def test_a_whole_policy_goes_by_its_name(server: Server) -> None:
     assert said.startswith("scheduling_algorithm: auto contradicts policy easy, which stands for")
     assert server.put("/orchestrator/policy", {"policy": "lottery"}).status == 422
     assert server.put("/orchestrator/policy", {"patience": 0}).status == 422
+    (fault,) = server.put("/orchestrator/policy", {"express": 99999999}).json["detail"]
+    assert "less than or equal to 4" in fault["msg"]
+    (fault,) = server.put("/orchestrator/policy", {"limits": 4}).json["detail"]
+    assert 'give them by name, such as {"gpus": 4}' in fault["msg"]

@@ -7,8 +7,8 @@ among ones of `short`, after
     patience x declared x MORE x declared / short
 
 and a hundred times that for every step of priority that the stream has above it. MORE takes in what is not the same
-for all: shares (at most 4 ** 0.6), buckets (2 ** 0.5), the margin of a stop (1.5), and that a short run which has
-waited as long as it takes is itself 2.3 times as urgent. Then it waits for the next stop, or for its reservation.
+for all: shares (at most 4 ** 0.4), buckets (2 ** 0.5), the margin of a stop (1.5), and that a short run which has
+waited as long as it takes is itself twice as urgent. Then it waits for the next stop, or for its reservation.
 
 A stream that the cluster can not carry is another matter: its runs grow impatient as well, and faster.
 """
@@ -25,7 +25,7 @@ from tests.props.stage import KINDS, Stage
 from tests.unit.core.kit import CRITICAL, LOW, NORMAL, node
 
 GPUS = 4
-MORE = 4**0.6 * 2**0.5 * 1.5 * 2.3
+MORE = 4**0.4 * 2**0.5 * 1.5 * 2.0
 SAVES, PLAIN = 0, 2
 # How long each of the stream takes, and how much of the cluster all of them. Whoever is done within `min_run_s` is not
 # stopped: to those what is said of plain ones applies.

@@ -136,6 +136,24 @@ def test_how_far_to_believe_it():
     assert "x)" not in trust(fidelity("live:auto", schedule(0), schedule(0))), "no ratio to nothing"
 
 
+def test_a_past_that_is_told_badly_is_not_to_be_believed():
+    plainly = "The simulation does not tell this past well"
+    for true, simulated in ((100, 49), (100, 201), (0, 0), (0, 500)):
+        found = fidelity("live:auto", schedule(true), schedule(simulated))
+        assert not found.believable and plainly in trust(found) and "do not believe the differences" in trust(found)
+    assert "(in truth nobody waited)" in trust(fidelity("live:auto", schedule(0), schedule(0)))
+    for simulated in (50, 100, 200):
+        found = fidelity("live:auto", schedule(100), schedule(simulated))
+        assert found.believable and plainly not in trust(found)
+
+
+def test_under_the_policy_that_the_server_runs_nobody_gains_or_loses():
+    found = compare("auto", LIVE, WOULD, runs_already=True)
+    assert (found.runs, found.live_s, found.would_s) == (5, 2280, 426)
+    assert (found.people, found.gains, found.losses, found.less, found.more) == ((), (), (), 0, 0)
+    assert "auto is what the server runs already" in summary(found) and "error of the simulation" in summary(found)
+
+
 def test_schedules_of_other_jobs_are_no_comparison():
     with pytest.raises((AssertionError, ValueError)):
         compare("auto", LIVE, schedule(1, 2, 3))
@@ -198,6 +216,16 @@ def test_a_page_has_the_words_the_table_and_the_pictures():
     for part in ("What auto would have changed", "mean wait", "How far to believe it", "fair turn", "85 min less"):
         assert part in made
     assert made.count("<svg ") == 5, "means, waits, utilisation, and a Gantt each"
+
+
+def test_a_page_says_first_how_far_to_believe_it_and_last_what_it_does_not_know():
+    own = compare("auto", LIVE, WOULD, runs_already=True)
+    doubt = fidelity("live:auto", LIVE, WOULD)
+    one = figures("auto", [measure(WOULD)])
+    made = html(Page("Simulated", [], [one], [], comparisons=[own], fidelity=doubt, unknown=["runs <not> ended"]))
+    assert made.index("does not tell this past well") < made.index("auto is what the server runs already")
+    assert "would have changed" not in made and "ann" not in made
+    assert "<h2>What it does not know</h2>" in made and "<li>runs &lt;not&gt; ended</li>" in made
 
 
 def test_of_many_people_both_ends_are_shown():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rota.cli.connect import say
 from rota.cli.exits import REFUSED
 from rota.cli.progress import Progress
-from rota.cli.render import expected, plain, span, state
+from rota.cli.render import plain, span, state
 from rota.cli.spent import spent
 from rota.cli.streams import write
 from rota.client.errors import Busy, Refused, RotaError, Unreachable
@@ -86,7 +86,9 @@ def place(run: Mapping[str, Any]) -> str:
         first = (run.get("reasons") or [""])[0]
         why = plain(first.get("text", "") if isinstance(first, dict) else first)
         note = f"; note: it {plain(run['note'])}" if run.get("note") else ""
-        return f"{run_id} queued: {where}{expected(run.get('eta'))}{'; ' if why else ''}{why}{note}"
+        # no time: a good one is dear, and a rough one would contradict what `rota eta` says a moment later
+        known = "when: " if run.get("eta") is not None else "start not known: "
+        return f"{run_id} queued: {where}{why}{'; ' if why else ''}{known}rota eta {run_id}{note}"
     if status == "ready":
         return f"{run_id} {state(status)}; let it go with `rota release {run_id}`"
     since = run.get("started_at") or run.get("launched_at")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
+from rota.cli.connect import say
 from rota.cli.values import Duration, Signal
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -56,6 +57,15 @@ def fields(options: dict[str, Any]) -> dict[str, Any]:
         "warn_seconds": options["warn_s"],
         "filler": options["filler"] or None,
     }
+
+
+def note_signal(options: dict[str, Any], run: Mapping[str, Any]) -> None:
+    """Who names a checkpoint signal may believe that the run then makes way for others."""
+    if options["checkpoint_signal"] is None or options["preemptible"] or options["filler"]:
+        return
+    warns = run.get("warn_signal") == options["checkpoint_signal"] and run.get("warn_seconds")
+    only = "is only sent as the warning before the time limit" if warns else "is never sent"
+    say(f"note: without --preemptible the run does not make way for others, and the checkpoint signal {only}")
 
 
 def of_spec(options: dict[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class Layout:
             self.kind_of.append(kinds.setdefault(kind, len(kinds)))
         self.kinds = tuple(kinds)
         self.gpus = sum(len(node.gpus) for node in self.nodes)
+        self.in_service = sum(self.usable[n].bit_count() for n in self.open)
         self.max_gpus = max((len(kind.gpus) for kind in self.kinds), default=0)
         self._eligible: dict[Request, tuple[tuple[int, int], ...]] = {}
         self._fits: dict[Request, list[int]] = {}

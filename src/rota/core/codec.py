@@ -71,7 +71,7 @@ _REQUIRED = object()
 
 def _default(field: dataclasses.Field[Any]) -> Any:
     if WAS in field.metadata:
-        return field.metadata[WAS]
+        return _REQUIRED  # always written: what is left out means what it was
     if field.default is not dataclasses.MISSING:
         return field.default
     if field.default_factory is not dataclasses.MISSING:

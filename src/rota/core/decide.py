@@ -95,8 +95,9 @@ class _Pass:
             line = lines[shape]
             heappop(line)
             if isinstance(lane, Kind):
-                for entry in self.turns.unfold(lane):
-                    heappush(line, entry)
+                if self.reserve is None or not self.headroom.all_stand_back(lane, self.board.free_gpus):
+                    for entry in self.turns.unfold(lane):
+                        heappush(line, entry)
             elif self.moves and (fresh := self.turns.entry(lane, at))[:2] != (standing, key):
                 heappush(line, fresh)  # somebody started something since
             elif self.consider(self.snap.runs[run_id], lane, standing):
@@ -144,9 +145,7 @@ class _Pass:
             return False
         if not run.spec.filler and (self.profile is not None or self.was_passed(run)):
             return self.book(run)
-        if self.headroom.stands_back(run, lane, self.board.free_gpus):
-            if self.reserve is None:
-                self.block(run, standing, self.headroom.missing())
+        if self.headroom.stands_back(run, lane, self.board.free_gpus) and self.has_a_time(run, standing):
             return False
         if self.reserve is not None and not self.may_be_stopped(run, standing):
             return self.pass_by(run, lane, zone, standing)
@@ -177,7 +176,7 @@ class _Pass:
         head, ahead = self.snap.runs[self.reserve.run_id], self.reserve.at - self.snap.now
         if run.priority > head.priority or ahead < self.policy.min_run_s:  # nobody can stop it sooner
             return False
-        if self.snap.now - head.submitted_at < PUT_OFF * bound_s(head):
+        if self.snap.now - head.submitted_at - head.attained_s < PUT_OFF * bound_s(head):
             return True
         # it gets on until then, and must not have become the more urgent of the two, or all who pass do so in turn
         return standing * (1.0 - ahead / max(1.0, bound_s(run))) > self.policy.margin * self.reserved_standing
@@ -225,6 +224,12 @@ class _Pass:
             at += 1
             self.depth -= 1
         return at
+
+    def has_a_time(self, run: Run, standing: float) -> bool:
+        """Who stands back, or somebody before it, has a reservation. Else it would wait for what may never come."""
+        if self.reserve is None:
+            self.block(run, standing, self.headroom.missing())
+        return self.reserve is not None
 
     def block(self, run: Run, standing: float, spare: int = 0) -> None:
         """The first that cannot start. `spare` GPUs must be free beside it when it does."""
@@ -324,16 +329,15 @@ class _Pass:
 
     def look_again_at(self) -> float | None:
         moments = [] if self.headroom.until is None else [self.headroom.until]
-        if self.stopping is not None and self.stopping.protected_until is not None:
-            moments.append(self.stopping.protected_until)
-        if self.stopping is not None and self.stopping.look_again_at < math.inf:
-            moments.append(self.stopping.look_again_at)
+        if self.stopping is not None:
+            moments += [*self.stopping.protected.values(), self.stopping.look_again_at]
         if self.ordering is Ordering.LAS and len(self.snap.queue) > len(self.starts):
             for run_id in self.snap.stoppable:
                 at = las.changes_at(self.policy, self.snap.runs[run_id], self.snap.now)
                 if at is not None:
                     moments.append(at)
-        return min(moments, default=None)
+        soonest = min(moments, default=math.inf)
+        return soonest if soonest < math.inf else None
 
     # -- bookkeeping ------------------------------------------------------------------------------------------------
     def take(self, spot: Placement) -> None:

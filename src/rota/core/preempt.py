@@ -58,7 +58,7 @@ class Stopping:
         """`gone`: who was asked to go in this pass already."""
         self.snap, self.policy, self._shares = snap, snap.policy, shares
         self.moving = self.policy.ordering in order.MOVING
-        self.protected_until: float | None = None  # when the next one could be stopped who cannot be now
+        self.protected: dict[str, float] = {}  # who could be stopped but for having only just started, until when
         self.look_again_at = INFINITE  # when somebody could be stopped whom only waiting will make the less urgent
         self.going: list[Placement] = []  # what those hold who are stopping
         self.promised: list[Placement] = []  # and what of that is for somebody already
@@ -176,7 +176,7 @@ class Stopping:
         until = max(_since(run) + alone_s, math.nextafter(_since(run), INFINITE))  # never in the moment it started
         if until <= self.snap.now:
             return True
-        self.protected_until = until if self.protected_until is None else min(until, self.protected_until)
+        self.protected[run.id] = until
         return False
 
 

@@ -36,22 +36,21 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
     if place(board, request) is None:
         if place(snap.board, request) is not None:
             return [_kept(snap, request, zone), *_stopping(snap, run, board)]
-        spot = reserve(snap, snap.board, run, [], zones)
+        standing_back, spare = _short_first(snap, run)
+        spot = reserve(snap, snap.board, run, [], zones, spare=spare) or reserve(snap, snap.board, run, [], zones)
         if spot is None:
             out = ", ".join(node.id for node in state.nodes.values() if node.drained or not node.alive) or "unfit GPUs"
             return [Reason("nodes", f"{describe(request)} would need nodes that are out of service: {out}")]
         free = board.free_gpus
         there = f"{free} are free, but not so that it fits" if free >= request.gpus else f"{free or 'none'} free now"
         text = f"needs {describe(request)}; {there}"
-        return [Reason("resources", text, _holders(snap, spot.placement), spot.at), *_stopping(snap, run, board)]
+        found = Reason("resources", text, _holders(snap, spot.placement), spot.at)
+        return [found, *standing_back, *_stopping(snap, run, board)]
     hole = plan.reserve
     late = hole is not None and snap.now + bound_s(run) > hole.at
     if hole is not None and late and place(outside(snap.board, hole), request) is None:
         return [_behind(snap, run, hole)]
-    headroom = Headroom(snap)
-    if headroom.stands_back(run, snap.queue.lane_of(run.id), snap.board.free_gpus):
-        return [_short_first(headroom)]
-    return []
+    return _short_first(snap, run)[0]
 
 
 def _kept(snap: Snapshot, request: Request, zone: Zone) -> Reason:
@@ -76,11 +75,10 @@ def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
     policy = snap.policy
     shares = Shares(snap.usage, snap.load, snap.now, policy.half_life_s, snap.board.layout.gpus)
     stopping = Stopping(snap, shares)
-    if stopping.choose(board, run, stopping.standing(run), {}) is not None or stopping.protected_until is None:
+    if stopping.choose(board, run, stopping.standing(run), {}) is not None or not stopping.protected:
         return []
-    young = tuple(run_of(one.id) for one in attempts if one.planned_at + policy.min_run_s > snap.now)
-    text = f"who could make way for it has only just started and is not stopped in its first {policy.min_run_s:g} s"
-    return [Reason("protected", text, young[:SHOWN], stopping.protected_until)]
+    text = "who could make way for it has only just started, and is left alone for a while"
+    return [Reason("protected", text, tuple(stopping.protected)[:SHOWN], min(stopping.protected.values()))]
 
 
 def _behind(snap: Snapshot, run: Run, hole: Reserve) -> Reason:
@@ -89,10 +87,14 @@ def _behind(snap: Snapshot, run: Run, hole: Reserve) -> Reason:
     return Reason("reservation", text, (hole.run_id,), hole.at)
 
 
-def _short_first(headroom: Headroom) -> Reason:
-    few = f"{headroom.kept} GPU{'s' * (headroom.kept > 1)}"
-    text = f"leaves {few} to runs of at most {told(SHORT_S)} or that can be stopped: it could hold them for long"
-    return Reason("express", text, until=headroom.until)
+def _short_first(snap: Snapshot, run: Run) -> tuple[list[Reason], int]:
+    """It leaves the last GPUs to short runs; and how many must be free beside it for that."""
+    headroom = Headroom(snap)
+    if not headroom.stands_back(run, snap.queue.lane_of(run.id), snap.board.free_gpus):
+        return [], 0
+    few = f"{headroom.kept} GPUs" if headroom.kept > 1 else "GPU"
+    text = f"takes more than {told(SHORT_S)} and cannot be stopped: it leaves the last {few} to short runs, at most"
+    return [Reason("express", text, until=headroom.until)], headroom.missing()
 
 
 def _holders(snap: Snapshot, placement: Placement) -> tuple[str, ...]:

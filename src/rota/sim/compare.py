@@ -11,6 +11,7 @@ from rota.sim.model import Job, Result
 
 SAME_S = 60  # waits that differ by no more are called the same
 SHOWN = 10
+WELL = (0.5, 2.0)  # simulated / true mean wait: outside of these the past is not told well
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Comparison:
     people: tuple[Person, ...]  # who gains most on average comes first
     gains: tuple[Change, ...]  # the runs that gain most
     losses: tuple[Change, ...]
+    runs_already: bool = False  # it is the server's own: nobody gains or loses, and nobody is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,16 @@ class Fidelity:
     simulated_s: float
     middle_error_s: float  # half of the runs are off by no more
 
+    @property
+    def believable(self) -> bool:
+        return self.live_s > 0 and WELL[0] <= self.simulated_s / self.live_s <= WELL[1]
 
-def compare(policy: str, live: Result, would: Result) -> Comparison:
+
+def compare(policy: str, live: Result, would: Result, runs_already: bool = False) -> Comparison:
     changes = _changes(live, would)
+    if runs_already:
+        live_s, would_s = (_mean(waits) for waits in (live.waits, would.waits))
+        return Comparison(policy, len(changes), live_s, would_s, 0, 0, (), (), (), True)
     by_gain = sorted(changes, key=lambda one: (-one.less_s, one.job.submit_s, one.job.id))
     return Comparison(
         policy=policy,
@@ -122,6 +131,12 @@ def difference(less_s: float) -> str:
 
 
 def summary(one: Comparison) -> str:
+    if one.runs_already:
+        return (
+            f"{one.policy} is what the server runs already. Simulated, waits are {span(one.would_s)} on average; in "
+            f"truth they were {span(one.live_s)}. All difference between the two is error of the simulation, so nobody "
+            "is named who would gain or lose."
+        )
     same = one.runs - one.less - one.more
     winners = sum(person.less_s > SAME_S for person in one.people)
     losers = sum(person.less_s < -SAME_S for person in one.people)
@@ -137,8 +152,12 @@ def summary(one: Comparison) -> str:
 def trust(one: Fidelity) -> str:
     """What the figures are worth."""
     ratio = f" (simulated / true: {digits(one.simulated_s / one.live_s)}x)" if one.live_s else ""
-    return (
+    said = (
         f"How far to believe it: simulated by the server's own policy ({one.policy}) the same runs wait "
         f"{span(one.simulated_s)} on average, and in truth they waited {span(one.live_s)}{ratio}; half of them are "
-        f"within {span(one.middle_error_s)} of the truth. Differences smaller than that say nothing."
+        f"within {span(one.middle_error_s)} of the truth."
     )
+    if one.believable:
+        return f"{said} Differences smaller than that say nothing."
+    why = "" if one.live_s else " (in truth nobody waited)"
+    return f"{said} The simulation does not tell this past well{why}: do not believe the differences below."

@@ -45,6 +45,7 @@ class Page:
     live: Figures | None = None  # what happened, where that is known
     comparisons: Sequence[Comparison] = field(default=())
     fidelity: Fidelity | None = None
+    unknown: Sequence[str] = field(default=())  # what the simulation does not know of
 
 
 def html(page: Page) -> str:
@@ -54,10 +55,17 @@ def html(page: Page) -> str:
         *(f"<p>{escape(text)}</p>" for text in page.facts),
         *(f"<p><strong>{escape(text)}</strong></p>" for text in verdict(page.figures)),
         table(["", *(one.name for one in columns)], rows(columns)),
-        *(_comparison(one) for one in page.comparisons),
     ]
-    if page.fidelity is not None:
+    if page.fidelity is not None:  # before what it is about
         parts.append(f"<p><strong>{escape(trust(page.fidelity))}</strong></p>")
+    parts += [_comparison(one) for one in page.comparisons]
+    if page.unknown:
+        parts += [
+            "<h2>What it does not know</h2>",
+            "<ul>",
+            *(f"<li>{escape(one)}</li>" for one in page.unknown),
+            "</ul>",
+        ]
     parts += [f'<figure class="wide">\n{svg(one)}</figure>' for _, one in page.pictures]
     parts += ["<h2>What the words mean</h2>", '<dl class="small">']
     parts += [f"<dt><strong>{escape(word)}</strong></dt><dd>{escape(text)}</dd>" for word, text in DEFINITIONS]
@@ -77,6 +85,8 @@ def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def _comparison(one: Comparison) -> str:
+    if one.runs_already:
+        return f"<h2>{escape(one.policy)} is what the server runs</h2>\n<p>{escape(summary(one))}</p>"
     parts = [
         f"<h2>What {escape(one.policy)} would have changed</h2>",
         f"<p>{escape(summary(one))}</p>",

@@ -55,7 +55,9 @@ def wrapped(text: str) -> str:
 
 def caption(results: Results, place: str) -> str:
     facts, count = results.facts[place], results.count(place, AUTO)
-    runs = "one run of the jobs as they are" if "0" in results.runs[place][AUTO] else f"{count} shakes"
+    runs = f"{count} shakes"
+    if "0" in results.runs[place][AUTO]:
+        runs = "one run of the jobs as they are, and of what has a deviation as many shakes as fit into the time"
     return f"{place}: {facts['jobs']:,} jobs on {facts['nodes']}, offered load {facts['load']:.2f}, {runs}"
 
 

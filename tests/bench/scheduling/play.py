@@ -40,8 +40,9 @@ def tasks(some: Sequence[Place], shakes: int, unseen: int, seed: int) -> list[Ta
     """Shake by shake, so that whatever is done by some moment is comparable; the large trace after the first few."""
     found = []
     for place in some:
-        numbers = [0] if place.once else range(1, (unseen if place.made_up else shakes) + 1)
         for variant in of_place(place.name, made_up=place.made_up, once=place.once):
+            last = unseen if place.made_up else shakes
+            numbers = range(min(variant.large, last + 1)) if place.once else range(1, last + 1)
             found += [Task(place, variant, number, seed) for number in numbers if number <= variant.most]
     return sorted(found, key=lambda task: task.number or LARGE_AFTER)
 

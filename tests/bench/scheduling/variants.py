@@ -25,6 +25,7 @@ class Variant:
     patience: float | None = None
     most: int = 1_000_000  # shakes
     slow: bool = False  # not on the large trace
+    large: int = 1  # runs of the large trace: as it is, and shakes where two are held against each other closely
 
     def policy(self) -> Policy:
         policy = named(self.preset)
@@ -54,8 +55,8 @@ TABLE = (
     Variant("fcfs-skip", "fcfs-skip"),
     Variant(EASY, "easy"),
     Variant("conservative, true times", "conservative", "true", most=5, slow=True),
-    Variant(SJF, "sjf"),
-    Variant(NO_STOPS, "auto", preempts=False),
+    Variant(SJF, "sjf", large=6),
+    Variant(NO_STOPS, "auto", preempts=False, large=6),
     Variant("las", "las"),
     Variant(SRTF, "srtf"),
     Variant(AUTO, "auto"),

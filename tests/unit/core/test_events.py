@@ -18,6 +18,7 @@ from rota.core import codec
 from rota.core import events as e
 from rota.core.node import Gpu
 from rota.core.policy import Limits, Ordering, Policy
+from rota.core.presets import NAMES, named
 from rota.core.reduce import _RULES
 from rota.core.resources import Request, Slice
 from rota.core.run import Cause, Exit, RunState, Spec
@@ -132,8 +133,12 @@ def test_a_policy_of_an_older_version_means_what_it_meant_then():
     assert (read.policy.ordering, read.policy.preemption, read.policy.corrects) == (Ordering.PRIORITY, False, False)
     unset = e.decode("PolicySet", 1, {"at": 0.0, "policy": {}})
     assert unset == e.PolicySet(at=0.0, policy=Policy()), "nobody ever chose anything: the defaults of today"
-    now = e.encode(e.PolicySet(at=0.0, policy=Policy()))
-    assert e.decode("PolicySet", 1, now) == e.PolicySet(at=0.0, policy=Policy()), "and today's default is written down"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_policy_comes_back_as_it_was_set(name):
+    was_set = e.PolicySet(at=0.0, policy=named(name))
+    assert e.decode("PolicySet", 1, e.encode(was_set)) == was_set
 
 
 def test_defaults_that_are_mappings_are_not_shared_between_two_reads():

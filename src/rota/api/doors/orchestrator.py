@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rota.api.act import act
 from rota.api.answers import Json
@@ -27,6 +27,7 @@ from rota.core.presets import NAMES, name_of, named
 router = APIRouter(tags=["orchestrator"])
 changing = asyncio.Lock()  # a change is made to what the last one left
 
+MOST_EXPRESS = 4.0  # times the square root of all GPUs: of 16 that is all of them
 Number = Annotated[int, Field(ge=0, le=int(LARGEST)), NUMBER]
 Seconds = Annotated[float, Field(ge=0, le=LARGEST), NUMBER]
 
@@ -39,6 +40,13 @@ class LimitsOf(Body):
     running: Number = 0
     gpus: Number = 0
     queued: Number = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if isinstance(value, dict | cls):
+            return value
+        raise ValueError('is no set of limits; give them by name, such as {"gpus": 4}, of running, gpus and queued')
 
 
 class PolicyOf(BaseModel):
@@ -99,7 +107,7 @@ class PolicyChange(Body):
     patience: Annotated[float, Field(ge=1e-3, le=LARGEST), NUMBER] | None = Field(
         None, description="Under auto: after waiting this share of its declared time a run is twice as urgent."
     )
-    express: Annotated[float, Field(ge=0, le=LARGEST), NUMBER] | None = Field(
+    express: Annotated[float, Field(ge=0, le=MOST_EXPRESS), NUMBER] | None = Field(
         None,
         description="Under auto: this times the square root of all GPUs are left to runs of at most 4 h by longer ones "
         "that cannot be stopped; 0 = none.",

@@ -41,6 +41,7 @@ class ReservationShape(BaseModel):
                     "out_of_service": [],
                     "ready_at": 1795078800.0,
                     "blocked_by": [],
+                    "never_ready": 0,
                     "runs": [],
                     "run_count": 0,
                     "why": "",
@@ -62,6 +63,7 @@ class ReservationShape(BaseModel):
     out_of_service: list[str] = Field(description="Those of its GPUs that could not be given out now.")
     ready_at: float = Field(description="When all of its GPUs are expected to be free: its start, or later.")
     blocked_by: list[str] = Field(description="Runs expected to hold some of them longer than that.")
+    never_ready: int = Field(description="How many of its GPUs are expected to be held by others until it is over.")
     runs: list[str] = Field(description=f"Live runs that use it, at most {MOST_RUNS}.")
     run_count: int
     why: str
@@ -103,6 +105,7 @@ class Calendar:
             "out_of_service": gpu_names(_unfit(found.placement, self.view.nodes)),
             "ready_at": max([found.start, *(end for end, _ in blockers)]),
             "blocked_by": [run.id for _, run in blockers if self._house.may_see(self._who, run)][:MOST_RUNS],
+            "never_ready": self._never_ready(found, [run for end, run in blockers if end >= found.end]),
             "runs": [run.id for run in runs[:MOST_RUNS]],
             "run_count": len(runs),
             "why": found.why if mine else "",
@@ -110,6 +113,10 @@ class Calendar:
 
     def may_see(self, found: Reservation) -> bool:
         return self._house.may_see_of(self._who, found.user) or self._who.owner in found.users
+
+    def _never_ready(self, found: Reservation, late: list[Run]) -> int:
+        ids, holders = {run.id for run in late}, self.view.holders() if late else {}
+        return sum(name in holders and holders[name].id in ids for name in _gpus(found.placement))
 
     def _blockers(self, found: Reservation) -> Iterator[tuple[float, Run]]:
         """Who holds some of its GPUs and is expected to do so when it begins: preemptible work makes way."""

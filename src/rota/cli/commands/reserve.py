@@ -107,11 +107,21 @@ def _tell(made: Reservation, dry_run: bool) -> None:
     else:
         click.echo(f"{made.id} {what}")
     if made.ready_at is not None and made.ready_at > made.start:
-        late = f"some are expected to be busy until {clock(made.ready_at)}"
-        who = f" ({', '.join(map(plain, made.blocked_by[:4]))})" if made.blocked_by else ""
-        say(f"note: {late}{who}; the reservation gets them as they come free")
+        say(f"note: {_late(made, made.ready_at)}")
     if not dry_run:
         say(f"use it with: rota submit --reservation {made.id} -- COMMAND")
+
+
+def _late(made: Reservation, ready_at: float) -> str:
+    who = f" ({', '.join(map(plain, made.blocked_by[:4]))})" if made.blocked_by else ""
+    busy = f"are expected to be busy until {clock(ready_at)}{who}"
+    if made.never_ready >= made.gpus > 0:
+        none = "none of these GPUs is expected to be free before the reservation ends"
+        return f"{none}: all {busy}; take a later or longer time (--from, --for), or it may be of no use"
+    if made.never_ready:
+        first = f"{made.never_ready} of the {made.gpus} are not expected to be free before the reservation ends"
+        return f"{first}; some {busy}; the reservation gets them as they come free"
+    return f"some {busy}; the reservation gets them as they come free"
 
 
 def _calendar(found: Sequence[Reservation], days: int) -> str:

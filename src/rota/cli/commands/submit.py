@@ -1,4 +1,4 @@
-"""`rota submit`: a command into the queue, and out comes its id, its place and when it is expected to start."""
+"""`rota submit`: a command into the queue, and out comes its id, its place and why it waits."""
 
 from __future__ import annotations
 
@@ -81,6 +81,8 @@ def command(command: tuple[str, ...], line: str, server: str, **options: Any) ->
         else:
             _tell(client, run_id, dry_run, staying)
             _suggest(run)
+        if not options["quiet"]:
+            stopping.note_signal(options, run)
         if (options["gpus"] or 0) > 1 and not options["quiet"] and not options["as_json"]:
             _note_nodes(client, options["gpus"], options["nodes"])
         if staying:

@@ -52,7 +52,7 @@ def _standing(door: Door) -> str:
             return ""
         text = f", place {place} of {len(queued)} in the queue"
         status, value = door.call("GET", f"/runs/{quote(str(queued[place - 1]['id']))}/eta", timeout_s=SHORT_S)
-        eta = value.get("eta") if status == 200 else None
+        eta = (value.get("p50") or value.get("eta")) if status == 200 else None  # as `rota eta` tells it
         return text + (f", expected to start {in_time(eta)}" if isinstance(eta, (int, float)) else "")
     except (RotaError, AttributeError, KeyError, TypeError, ValueError):
         return ""  # this line is a courtesy: whatever it cannot read it leaves out

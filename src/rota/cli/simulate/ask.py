@@ -15,7 +15,7 @@ from rota.cli.connect import connect
 from rota.cli.simulate.history import History, Say, as_jobs, left_out, take
 from rota.cli.simulate.options import Options
 from rota.cli.simulate.play import CannotGoOn
-from rota.cli.simulate.server import cluster_of, policy_of
+from rota.cli.simulate.server import cluster_of, policy_of, same
 from rota.client.errors import Forbidden
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ class Asked:
     history: History | None = None
     own: Named | None = None  # the server's policy, as it is there
     assumed: str = ""  # what the trace leaves open and how it was taken, in words
+
+    def is_as_it_was(self, policy: Policy) -> bool:
+        """The server's own policy, with the jobs as people submitted them: what comes out should be what happened."""
+        if self.own is None or self.history is None or self.declared != "none":
+            return False
+        return same(policy, self.own[1]) and self.jobs == self.history.live.jobs
 
 
 def ask(options: Options, say: Say) -> Asked:
@@ -79,6 +85,7 @@ def _of_server(options: Options, machines: tuple[Node, ...], chosen: tuple[Named
             raise click.UsageError("no GPU of the server is in service: say which cluster to simulate, with --nodes")
         own = _own(client.policy())
         found = take(client.runs(archived=True), since, say)
+        found.count_older(client.runs(status="running"), since)
         url = client.url
     history = as_jobs(found, machines, since, options.all_preemptible)
     if not history.jobs:

@@ -4,10 +4,13 @@ A run becomes a job with the time it did useful work in. Left out, and counted: 
 (cancelled in line, or failed to launch), runs without GPUs, runs that were carried elsewhere, and runs that this
 cluster could not place. A lease is a run like any other. Time on hold is nobody's wait: a run counts from when it last
 got into line, and one that needs others from the end of the last of them.
+
+What has not ended has held GPUs all the same, and others waited for it: how much is added up, and told.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 MOST_RUNS = 50_000
 MOST_COMMAND = 2000  # letters: prediction reads no more
 TELL_EVERY = 250
+MUCH = 0.1  # of the GPU-hours, held by runs that are left out as they have not ended: waits are told too low
+HOUR_S = 3600.0
 
 Place = tuple[tuple[str, int], ...]
 Say = Callable[[str], None]
@@ -54,10 +59,39 @@ class Past:
 
 
 @dataclass(slots=True)
+class Unended:
+    """Runs that have not ended, and the GPU time they have held of all that was held."""
+
+    runs: int = 0
+    gpu_s: float = 0.0
+    all_gpu_s: float = 0.0
+
+    def count(self, run: Run, since: float) -> None:
+        now = time.time()
+        spans = ((one.started, now if one.ended is None else one.ended, len(one.gpus)) for one in run.attempts)
+        held_s = sum(max(0.0, end - max(start, since)) * gpus for start, end, gpus in spans if start is not None)
+        self.all_gpu_s += held_s
+        if held_s and not run.ended:
+            self.runs += 1
+            self.gpu_s += held_s
+
+    @property
+    def share(self) -> float:
+        return self.gpu_s / self.all_gpu_s if self.all_gpu_s else 0.0
+
+
+@dataclass(slots=True)
 class Taken:
     past: list[Past] = field(default_factory=list)  # newest first
     left_out: Counter[str] = field(default_factory=Counter)  # why -> how many
     cut: bool = False  # there are older ones in the time that was asked for
+    unended: Unended = field(default_factory=Unended)
+
+    def count_older(self, running: Iterable[Run], since: float) -> None:
+        """What was submitted before and runs still has had GPUs in this time, too."""
+        for run in running:
+            if run.created_at is not None and run.created_at < since:
+                self.unended.count(run, since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +101,7 @@ class History:
     left_out: Mapping[str, int]
     cut: bool
     since: float  # epoch seconds
+    unended: Unended
 
 
 def take(runs: Iterable[Run], since: float, say: Say, most: int = MOST_RUNS) -> Taken:
@@ -80,6 +115,7 @@ def take(runs: Iterable[Run], since: float, say: Say, most: int = MOST_RUNS) -> 
             break
         if seen % TELL_EVERY == 0:
             say(f"reading the server's history: {seen:,} runs")
+        taken.unended.count(run, since)
         why = _unfit(run)
         if why:
             taken.left_out[why] += 1
@@ -148,7 +184,7 @@ def as_jobs(taken: Taken, nodes: Sequence[Node], since: float, preemptible: bool
     live = _live(jobs, [one for _, one in rows], nodes, origin)
     if preemptible is not None:
         jobs = tuple(replace(job, preemptible=preemptible) for job in jobs)
-    return History(jobs, live, left_out, taken.cut, since)
+    return History(jobs, live, left_out, taken.cut, since, taken.unended)
 
 
 def _ready_at(one: Past, ends: Mapping[str, float]) -> float:
@@ -206,3 +242,19 @@ def left_out(history: History) -> str:
     if history.cut:
         said.append(f"all before the newest {MOST_RUNS:,}")
     return f": {', '.join(said)}" if said else ""
+
+
+def missing(history: History) -> str:
+    """What runs that have not ended make of the answer; "" where there are none."""
+    from rota.sim.human import digits, many, percent
+
+    found = history.unended
+    if not found.runs:
+        return ""
+    hours, of = digits(found.gpu_s / HOUR_S), digits(found.all_gpu_s / HOUR_S)
+    who = f"{many(found.runs, 'run')} that {'has' if found.runs == 1 else 'have'} not ended yet"
+    held = f"{who} held {hours} of the {of} GPU-hours held in this time ({percent(found.share)})"
+    emptier = "is not simulated, so the jobs find an emptier cluster than there was"
+    if found.share <= MUCH:
+        return f"{held}; that {emptier}."
+    return f"BEWARE: {held}. That {emptier}: all simulated waits are told too low."

@@ -50,9 +50,8 @@ def _replay(asked: Asked, options: Options, answers: list[Answer]) -> Result:
 
     assert asked.own is not None
     assert asked.history is not None
-    as_it_was = asked.declared == "none" and asked.jobs == asked.history.live.jobs
-    for (name, policy), one in zip(asked.policies, answers, strict=True):
-        if as_it_was and (name, policy) == asked.own:
+    for (_, policy), one in zip(asked.policies, answers, strict=True):
+        if asked.is_as_it_was(policy):
             return one.result
     return simulate(asked.history.live.jobs, asked.nodes, asked.own[1], preempt_cost_s=options.preempt_cost)
 

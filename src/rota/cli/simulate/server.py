@@ -20,6 +20,7 @@ WORDS = {
 }
 # the house's, whatever the policy: what else differs makes two policies of one name
 HOUSES = {"ordering", "limits", "user_limits", "max_concurrent", "max_queue", "max_reserved_gpu_s", "auto_retry"}
+UNPLAYED = {"max_queue": 0, "max_reserved_gpu_s": 0.0, "auto_retry": False}  # no simulation makes use of these
 MOST_KNOBS = 3
 OUT_OF_SERVICE = ("error", "offline")
 
@@ -65,6 +66,14 @@ def policy_of(said: Mapping[str, Any]) -> tuple[str, Policy]:
             changes[name] = value
     policy = replace(Policy(), **changes)
     return f"live:{called({'policy': name_of(policy), **said})}", policy
+
+
+def same(one: Policy, other: Policy) -> bool:
+    """Would the two decide alike, whatever comes?"""
+    from dataclasses import replace
+
+    changes: dict[str, Any] = UNPLAYED
+    return replace(one, **changes) == replace(other, **changes)
 
 
 def called(said: Mapping[str, Any]) -> str:

@@ -52,9 +52,11 @@ def compared(comparisons: Sequence[Comparison], fidelity: Fidelity | None) -> st
     from rota.sim.compare import summary, trust
     from rota.sim.report import PEOPLE, RUNS, people, runs
 
-    parts = []
+    parts = [paragraph(trust(fidelity))] if fidelity is not None else []  # before what it is about
     for one in comparisons:
         parts.append(paragraph(summary(one)))
+        if one.runs_already:
+            continue
         parts.append(table(_heads(PEOPLE), people(one, MOST_PEOPLE), right=_heads(PEOPLE)[1:5]))
         if len(one.people) > MOST_PEOPLE:
             parts.append(f"({len(one.people) - MOST_PEOPLE:,} people between these are left out; --json has all)")
@@ -62,8 +64,6 @@ def compared(comparisons: Sequence[Comparison], fidelity: Fidelity | None) -> st
             if some:
                 lines = table(_heads(RUNS), runs(some), right=_heads(RUNS)[2:])
                 parts.append(f"The runs that {words} most under {plain(one.policy)}:\n{lines}")
-    if fidelity is not None:
-        parts.append(paragraph(trust(fidelity)))
     return "\n\n".join(parts)
 
 
@@ -89,6 +89,7 @@ def figures_json(one: Figures) -> dict[str, Any]:
 def comparison_json(one: Comparison) -> dict[str, Any]:
     return {
         "policy": one.policy,
+        "runs_already": one.runs_already,
         "runs": one.runs,
         "live_mean_wait_s": one.live_s,
         "mean_wait_s": one.would_s,
@@ -128,4 +129,5 @@ def fidelity_json(one: Fidelity) -> dict[str, Any]:
         "live_mean_wait_s": found["live_s"],
         "simulated_mean_wait_s": found["simulated_s"],
         "median_error_s": found["middle_error_s"],
+        "believable": one.believable,
     }

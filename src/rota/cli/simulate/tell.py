@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.cli.render import plain
 from rota.cli.simulate import show
-from rota.cli.simulate.history import left_out
+from rota.cli.simulate.history import left_out, missing
 from rota.cli.simulate.options import Options
 from rota.cli.simulate.outputs import Outputs, beside
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from rota.sim.table import Figures
 
 HAPPENED = "what happened"
+UNKNOWN = (  # of the server's past
+    "Nodes that came or went, a policy that was changed meanwhile, reservations, wishes for a kind of GPU or memory, "
+    "caps of sweeps.",
+    "What the server had learned before this time, and that people behave otherwise when they wait less.",
+)
 
 
 class Told:
@@ -37,7 +42,11 @@ class Told:
             happened, own = asked.history.live, asked.own[0]
             self.live = self._measured(happened)
             self.fidelity = fidelity(own, happened, replay)
-            self.comparisons = [compare(one.name, happened, one.result) for one in answers if one.name != own]
+            self.comparisons = [
+                compare(name, happened, one.result, asked.is_as_it_was(policy))
+                for (name, policy), one in zip(asked.policies, answers, strict=True)
+                if name != own
+            ]
 
     def _measured(self, happened: Result) -> Figures:
         from rota.sim.fairturn import fair_turns
@@ -70,8 +79,11 @@ class Told:
         ]
         if asked.assumed:
             said.append(asked.assumed)
-        left = left_out(asked.history) if asked.history else ""
-        return [*said, f"Not in it, of the server's runs{left}."] if left else said
+        if asked.history is not None:
+            left, held = left_out(asked.history), missing(asked.history)
+            said += [f"Not in it, of the server's runs{left}."] if left else []
+            said += [held] if held else []
+        return said
 
     # -- for programs -----------------------------------------------------------------------------------------------
     def json(self, written: Sequence[Path]) -> dict[str, Any]:
@@ -95,6 +107,11 @@ class Told:
         }
         if history is not None:
             found["history"] = {"since": history.since, "left_out": dict(history.left_out), "cut": history.cut}
+            found["history"]["not_ended"] = {
+                "runs": history.unended.runs,
+                "gpu_seconds": history.unended.gpu_s,
+                "of_gpu_seconds": history.unended.all_gpu_s,
+            }
         if self.live is not None:
             found["live"] = show.figures_json(self.live)
             found["compare"] = [show.comparison_json(one) for one in self.comparisons]
@@ -153,5 +170,12 @@ class Told:
                 live=self.live,
                 comparisons=self.comparisons,
                 fidelity=self.fidelity,
+                unknown=self._unknown(),
             )
         )
+
+    def _unknown(self) -> list[str]:
+        history = self.asked.history
+        if history is None:
+            return []
+        return [text for text in (missing(history), *UNKNOWN) if text]

@@ -26,6 +26,7 @@ class Reservation(Wire):
     out_of_service: tuple[str, ...] = ()  # "node:number"
     ready_at: float | None = None  # when all of it is expected to be free: its start, or later
     blocked_by: tuple[str, ...] = ()  # runs expected to hold some of it longer
+    never_ready: int = 0  # of its GPUs, expected to be held by others until it is over
     runs: tuple[str, ...] = ()  # live ones that use it
     run_count: int = 0
     dry_run: bool = False

@@ -5,9 +5,10 @@ patience of each run measured by its own length.
 
 - `left`: how much is left of it as far as anybody can know (core/belief.py): what was declared, corrected by how long
   runs lasted that were declared alike. It never sees a run's true length.
-- `waited / declared`: a run that has waited as long as it said it would take is more than twice as urgent. Measured by
-  its own length, no run waits long compared with what it is worth to wait for: short ones get their turn at once, wide
-  and long ones are not passed for ever. A fixed age limit would either do nothing or let the long ones block all.
+- `waited / declared`: with a patience of 1 a run that has waited as long as it said it would take is twice as urgent.
+  Measured by its own length, no run waits long compared with what it is worth to wait for: short ones get their turn
+  at once, wide and long ones are not passed for ever. A fixed age limit would either do nothing or let the long ones
+  block all.
 - `share`: who has used more than the others of late stands back, who has used less goes before, within bounds.
 - `priority`: each step counts as a hundred times shorter, so a critical run goes before everything, and a low one
   still gets its turn.
@@ -79,6 +80,11 @@ def standing(policy: Policy, run: Run, now: float, share: float) -> float:
     done, bound = done_s(policy, run, now), bound_s(run)
     band = (nearness(run.belief, bound, done), coarse(bound), run.priority)
     return of_lane(policy, band, run.submitted_at + done, now, share)
+
+
+def length_s(band: tuple[Any, ...]) -> float:
+    """About how long those of a lane declared that they take."""
+    return of_bucket(band[1])
 
 
 def patience_at(policy: Policy, run: Run, now: float, times: float) -> float:
