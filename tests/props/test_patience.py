@@ -6,9 +6,10 @@ among ones of `short`, after
 
     patience x declared x MORE x declared / short
 
-and a hundred times that for every step of priority that the stream has above it. MORE takes in what is not the same
-for all: shares (at most 4 ** 0.4), buckets (2 ** 0.5), the margin of a stop (1.5), and that a short run which has
-waited as long as it takes is itself twice as urgent. Then it waits for the next stop, or for its reservation.
+(the first of them ten minutes at least: nobody's patience is shorter) and a hundred times that for every step of
+priority that the stream has above it. MORE takes in what is not the same for all: shares (at most 4 ** 0.4), buckets
+(2 ** 0.5), the margin of a stop (1.5), and that a short run which has waited as long as it takes is itself twice as
+urgent. Then it waits for the next stop, or for its reservation.
 
 A stream that the cluster can not carry is another matter: its runs grow impatient as well, and faster.
 """
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rota.core.policies.auto import BRIEF_S
 from rota.core.policy import Policy
 from rota.core.presets import named
 from tests.props.stage import KINDS, Stage
@@ -33,7 +35,7 @@ STREAMS = [(30.0, 0.5), (60.0, 0.5), (100.0, 0.5), (333.0, 0.5)]
 
 
 def bound(policy: Policy, declared: float, short: float) -> float:
-    overtaken = policy.patience * declared * MORE * declared / short
+    overtaken = policy.patience * max(declared, BRIEF_S) * MORE * declared / short
     return overtaken + policy.min_run_s + 3 * short
 
 
