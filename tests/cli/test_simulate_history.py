@@ -125,7 +125,7 @@ def test_what_cannot_be_replayed_is_left_out_and_counted():
 
 
 def test_what_runs_that_have_not_ended_held_is_said_and_loudly_where_it_is_much(monkeypatch):
-    monkeypatch.setattr(history.time, "time", lambda: T0 + 7200)
+    monkeypatch.setattr("rota.cli.simulate.history.time.time", lambda: T0 + 7200)
     both = ("node1:0", "node1:1")
     ended = made(0, attempt(0, 3600))
     running = made(1, attempt(3600, None, gpus=both), status="running", ended_at=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -267,7 +268,7 @@ def test_who_grows_more_urgent_by_waiting_alone_is_looked_at_in_time():
     """Nothing else happens: one overruns what it declared for days, the other waits for as long."""
     hour = 3600.0
     lab = Lab(node("a", 1), policy=named("auto"))
-    saves = {"preemptible": True, "saves": True, "grace_s": 0.0}
+    saves: dict[str, Any] = {"preemptible": True, "saves": True, "grace_s": 0.0}
     lab.submit(takes=1000 * hour, time_limit_s=hour, **saves)
     lab.step()
     waiting = lab.submit(takes=20 * hour, time_limit_s=20 * hour, **saves)
