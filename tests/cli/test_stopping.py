@@ -49,7 +49,7 @@ def test_a_checkpoint_signal_alone_makes_nobody_make_way_and_that_is_said(lab: L
     assert f"{note}only sent as the warning before the time limit" in told("-t", "1h")
     assert f"{note}never sent" in told() and f"{note}never sent" in told("-t", "1h", "--warn", "0")
     assert f"{note}never sent" in told("-t", "1h", "--dry-run", "--warn-signal", "USR2")
-    assert "note" not in told("-t", "1h", "--preemptible")
+    assert "make way" not in told("-t", "1h", "--preemptible")
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ ODD = "\x1b]0;owned\x07"
         ({"status": ODD}, "1" * 12 + " \ufffd]0;owned\ufffd"),
         ({"status": "queued"}, "1" * 12 + " queued: start not known"),
         ({"status": "queued", "reasons": [{}]}, "1" * 12 + " queued: start not known"),
-        ({"status": "queued", "position": 2, "reasons": ["full"]}, "position 2, start not known; full"),
+        ({"status": "queued", "position": 2, "reasons": ["full"]}, "position 2, full; start not known"),
         ({"status": "ready"}, "held; let it go"),
     ],
 )
@@ -174,7 +174,7 @@ def test_where_a_run_stands_from_what_any_server_says(said: dict[str, object], s
     assert shown in place({"id": "1" * 12, **said})
 
 
-@pytest.mark.parametrize("said", [{"position": ODD}, {"eta": ODD}, {"reasons": 5}, {"id": None, "position": [1]}])
+@pytest.mark.parametrize("said", [{"position": ODD}, {"reasons": 5}, {"id": None, "position": [1]}])
 def test_what_is_not_understood_is_said_to_be_so(box: Lab, said: dict[str, object]) -> None:
     """By one line, without what was said on the terminal."""
     run = {"id": "1" * 12, "status": "queued", **said}
