@@ -228,18 +228,6 @@ def test_nonsense_is_refused_by_its_field(house: House) -> None:
     assert house.events(e.ReservationMade) == [] and live(house) == []
 
 
-def test_two_of_one_person_that_stand_at_a_time_have_different_names(house: House) -> None:
-    first = reserve(house, 1, name="demo")
-    with pytest.raises(Invalid) as refusal:
-        reserve(house, 1, in_s=DAY, name="demo")
-    assert refusal.value.field == "name" and f"called 'demo' already ({first.id}" in refusal.value.message
-    assert "use another name" in refusal.value.message
-    reserve(house, 1, BOB, name="demo")
-    reserve(house, 1, name="Demo"), reserve(house, 1), reserve(house, 1)
-    house.do(CancelReservation(first.id), ANN)
-    reserve(house, 1, name="demo")
-
-
 # -- the end of one ---------------------------------------------------------------------------------------------------
 def test_it_is_given_up_by_its_owner_or_an_admin(house: House) -> None:
     mine, other = reserve(house, users=("bob",)), reserve(house)

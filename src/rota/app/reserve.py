@@ -42,7 +42,6 @@ def reserve(desk: Desk, who: Principal, command: Reserve) -> Reservation:
     start, end = _window(desk.now, command)
     request = Request(command.gpus, command.nodes, gpu_type=command.gpu_type)
     _check_request(desk, request)
-    _check_name(desk, user, command.name)
     _check_bounds(desk, who, user, request.gpus * (end - start))
     made = Reservation(
         id=_new_id(desk),
@@ -134,17 +133,6 @@ def _check_request(desk: Desk, request: Request) -> None:
         raise Invalid(f"gpus: {request.gpus} is not a number of GPUs from 1 up", "gpus")
     for field, problem in request_problems(desk, request):
         raise Invalid(f"{field}: {problem}", field)
-
-
-def _check_name(desk: Desk, user: str, name: str) -> None:
-    """Runs and cancels name a reservation so: it must be clear which one is meant."""
-    for one in desk.state.calendar:
-        if name and (one.user, one.name) == (user, name) and one.end > desk.now:
-            raise Invalid(
-                f"name: {user} has a reservation called {name!r} already ({one.id}, until {said(one.end)}); use "
-                "another name, leave it out, or give that one up first (`rota reserve cancel`)",
-                "name",
-            )
 
 
 def _check_bounds(desk: Desk, who: Principal, user: str, gpu_s: float) -> None:
