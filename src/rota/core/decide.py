@@ -176,6 +176,8 @@ class _Pass:
         head, ahead = self.snap.runs[self.reserve.run_id], self.reserve.at - self.snap.now
         if run.priority > head.priority or ahead < self.policy.min_run_s:  # nobody can stop it sooner
             return False
+        if self.turns.owed(run) is not None:  # or it would be back before that one, if only it may pass
+            return False
         if self.snap.now - head.submitted_at - head.attained_s < PUT_OFF * bound_s(head):
             return True
         # it gets on until then, and must not have become the more urgent of the two, or all who pass do so in turn

@@ -62,6 +62,7 @@ class Stopping:
         self.look_again_at = INFINITE  # when somebody could be stopped whom only waiting will make the less urgent
         self.going: list[Placement] = []  # what those hold who are stopping
         self.promised: list[Placement] = []  # and what of that is for somebody already
+        self.back_first = INFINITE  # the standing of the most urgent of those who were asked to go in this pass
         self.fillers: list[Holder] = []
         self.ranked: list[Holder] = []  # those that a standing tells apart, least urgent first
         self.plain: list[Holder] = []  # those that only a priority does, lowest first, newest first within one
@@ -102,7 +103,9 @@ class Stopping:
         self.promised.append(tuple(Slice(part.node, part.gpus) for part in making.spot))
         gone = {victim.run_id for victim in making.victims}
         for holders in (self.fillers, self.ranked, self.plain) if gone else ():
-            self.going += [one.placement for one in holders if one.run.id in gone]
+            going = [one for one in holders if one.run.id in gone]
+            self.going += [one.placement for one in going]
+            self.back_first = min(self.back_first, *(one.standing for one in going), INFINITE)
             holders[:] = [one for one in holders if one.run.id not in gone]
 
     def later(self, board: Board, going: Iterable[Placement] | None = None) -> Board:
@@ -124,6 +127,8 @@ class Stopping:
         spot = place(later, run.spec.request) if going else None
         if spot is not None:
             return Making((), spot)
+        if standing > self.back_first:
+            return None  # that one will stand before it and may want the same room: whom to stop is seen then
         victims = _cheapest(later, run.spec.request, able) or _greedy(later, run.spec.request, able)
         if victims is None:
             self._look_again(run, standing)
