@@ -90,6 +90,12 @@ def test_the_policy_is_changed_and_nonsense_is_refused(lab: Lab) -> None:
     lab.out("policy", "set", "max_concurrent_jobs=0")
     would = lab.out("policy", "set", "--dry-run", "policy=auto", "patience=0.5")
     assert would.splitlines()[1].split(maxsplit=1) == ["policy", "auto (patience 0.5)"]
+    [knob] = [line.split(maxsplit=3) for line in would.splitlines() if line.startswith("patience")]
+    assert knob[:3] == ["patience", "0.5", "1.0"] and "twice as urgent" in knob[3]
+    lab.out("policy", "set", "patience=0.5", "policy=easy")
+    assert lab.json("policy", "set", "--dry-run", "enable_preemption=default")["enable_preemption"] is False
+    again = lab.json("policy", "set", "policy=default", "patience=default", "enable_preemption=default")
+    assert (again["policy"], again["patience"], again["enable_preemption"]) == ("auto", 1.0, True)
     for words in (
         ["max_concurrent_jobs=-1"],
         ["scheduling_algorithm=magic"],

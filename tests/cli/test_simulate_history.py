@@ -10,9 +10,10 @@ import pytest
 
 from rota.cli.simulate import history
 from rota.cli.simulate.history import History, as_jobs, left_out, missing, take
-from rota.cli.simulate.server import called, cluster_of, field_of, policy_of, same
+from rota.cli.simulate.server import called, cluster_of, policy_of, same
 from rota.client.model.cluster import node
 from rota.client.model.run import Run, run
+from rota.core.knobs import FIELDS
 from rota.core.node import simulated_cluster
 from rota.core.policy import Backfill, Limits, Ordering, Packing, Policy
 from rota.core.presets import named
@@ -229,8 +230,8 @@ def test_every_part_of_the_policy_that_the_server_tells_is_understood():
         default_expected_s=13.0, preemption=True, auto_retry=False,
     )  # fmt: skip
     assert policy_of(rendered(odd))[1] == odd
-    fields = {one.name for one in dataclasses.fields(Policy)}
-    assert [word for word in rendered(odd) if field_of(word) not in fields] == ["policy"], "the name of the whole"
+    assert {"policy", *FIELDS} == set(rendered(odd))
+    assert set(FIELDS.values()) <= {one.name for one in dataclasses.fields(Policy)}
 
 
 def test_two_policies_are_the_same_where_they_would_decide_alike():

@@ -29,6 +29,13 @@ def test_a_file_says_what_is_different_from_its_base(tmp_path: Path) -> None:
     assert (policy.limits, policy.user_limits) == (Limits(gpus=16), {"ann": Limits(running=3, queued=4)})
 
 
+def test_a_file_has_the_words_of_the_server(tmp_path: Path) -> None:
+    file = tmp_path / "ours.toml"
+    file.write_text("min_run_seconds = 5\nenable_preemption = false\nscheduling_algorithm = 'sjf'\nsjf_aging = 0.5\n")
+    policy = read_policy(str(file))[1]
+    assert (policy.min_run_s, policy.preemption, policy.ordering, policy.sjf_aging) == (5.0, False, Ordering.SJF, 0.5)
+
+
 def test_without_a_base_it_is_the_one_we_recommend(tmp_path: Path) -> None:
     file = tmp_path / "empty.toml"
     file.write_text("")
@@ -41,7 +48,9 @@ def test_without_a_base_it_is_the_one_we_recommend(tmp_path: Path) -> None:
         ('base = "slurm"\n', "base: 'slurm' is no policy; use one of fcfs-strict, "),
         ("base = 3\n", "base: 3 is no policy"),
         ("base = []\n", "base: [] is no policy"),
-        ("agings_s = 5\n", "agings_s: unknown key; use base, ordering, "),
+        ("agings_s = 5\n", "agings_s: unknown key; use base, scheduling_algorithm, "),
+        ("min_run_seconds = -5\n", "min_run_seconds: -5.0 is out of range, use 0 to"),
+        ("min_run_seconds = 5\nmin_run_s = 6\n", "min_run_s: is the same as min_run_seconds; write one of the two"),
         ('ordering = "lifo"\n', "ordering: 'lifo' is wrong, use one of fcfs, priority, sjf, fair_share, "),
         ("ordering = 3\n", "ordering: 3 is wrong"),
         ("ordering = []\n", "ordering: [] is wrong"),

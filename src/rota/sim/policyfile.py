@@ -1,15 +1,17 @@
-"""read_policy: a policy by its name, or a TOML file with `base = "easy"` and whatever it sets differently."""
+"""read_policy: a policy by its name, or a TOML file with `base = "easy"` and whatever it sets differently, in the words
+of `rota policy`. What has no word there has the name of its field."""
 
 from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from rota.core.conform import misfit
+from rota.core.knobs import FIELDS
 from rota.core.policy import Limits, Policy, problems
 from rota.core.presets import NAMES, named
 
@@ -32,15 +34,25 @@ def read_policy(text: str) -> tuple[str, Policy]:
     if base not in NAMES:
         raise BadPolicy(f"{path}: base: {base!r} is no policy; use one of {', '.join(NAMES)}")
     hints = get_type_hints(Policy)
-    changes = {}
+    changes: dict[str, Any] = {}
+    keys: dict[str, str] = {}  # as they are written, by the name of the field
     for key, value in table.items():
-        if key not in hints:
-            raise BadPolicy(f"{path}: {key}: unknown key; use base, {', '.join(hints)}")
-        changes[key] = _read(path, key, value, hints[key])
+        name = FIELDS.get(key, key)
+        if name not in hints:
+            raise BadPolicy(f"{path}: {key}: unknown key; use base, {', '.join(_words(hints))}")
+        if name in keys:
+            raise BadPolicy(f"{path}: {key}: is the same as {keys[name]}; write one of the two")
+        keys[name] = key
+        changes[name] = _read(path, key, value, hints[name])
     policy = dataclasses.replace(named(base), **changes)
     for problem in problems(policy):
-        raise BadPolicy(f"{path}: {problem}")
+        name, _, wrong = problem.partition(": ")
+        raise BadPolicy(f"{path}: {keys.get(name, name)}: {wrong}")
     return path.stem, policy
+
+
+def _words(names: Iterable[str]) -> list[str]:
+    return [*FIELDS, *(name for name in names if name not in FIELDS.values())]
 
 
 def _table(path: Path) -> dict[str, Any]:

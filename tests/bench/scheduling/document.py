@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import wrap
 
+from rota.core.knobs import FIELDS
 from rota.core.policy import Policy
 from rota.sim.human import digits, percent, span
 from rota.sim.picture.svg import svg
@@ -245,18 +246,18 @@ def _missed(results: Results) -> str:
 
 
 KNOBS = (
-    ("patience", "patience", "after waiting this share of its declared time a run is twice as urgent; less = wide and "
+    ("patience", "after waiting this share of its declared time a run is twice as urgent; less = wide and "
      "long runs come sooner, and the mean suffers"),
-    ("express", "express", "this times the square root of all GPUs are left to runs of at most 4 h by longer ones that "
+    ("express", "this times the square root of all GPUs are left to runs of at most 4 h by longer ones that "
      "nobody can stop; 0 = none"),
-    ("margin", "margin", "how many times more urgent one must be to stop another; more = fewer stops"),
-    ("min_run_s", "min_run_seconds", "nobody is stopped sooner after a start. Set it to a few times what your jobs "
+    ("margin", "how many times more urgent one must be to stop another; more = fewer stops"),
+    ("min_run_seconds", "nobody is stopped sooner after a start. Set it to a few times what your jobs "
      "need to load their data"),
-    ("restart_cost_s", "restart_cost_seconds", "GPU time believed to be lost with every stop"),
-    ("half_life_s", "half_life_seconds", "what a person used counts half after this long, in the share of auto and "
+    ("restart_cost_seconds", "GPU time believed to be lost with every stop"),
+    ("half_life_seconds", "what a person used counts half after this long, in the share of auto and "
      "under fair_share"),
-    ("preemption", "enable_preemption", "false: nothing is stopped for its turn (fillers still yield)"),
-    ("corrects", "enable_correction", "false: what was declared is believed as it is"),
+    ("enable_preemption", "false: nothing is stopped for its turn (fillers still yield)"),
+    ("enable_correction", "false: what was declared is believed as it is"),
 )  # fmt: skip
 LIMITS = (
     "runs, GPUs and waiting runs of one person. They hold under every policy, and cost waiting: GPUs may stand free "
@@ -266,13 +267,11 @@ LIMITS = (
 
 def knobs(_: Results) -> str:
     default, rows = Policy(), []
-    for field, theirs, words in KNOBS:
-        value = getattr(default, field)
-        rows.append(
-            [f"`{field}`", f"`{theirs}`", str(value).lower() if isinstance(value, bool) else f"{value:g}", words]
-        )
-    rows.append(["`limits`, `user_limits`", "the same", "none", LIMITS])
-    return table(("in a file", "on a server", "default", ""), rows)
+    for word, words in KNOBS:
+        value = getattr(default, FIELDS[word])
+        rows.append([f"`{word}`", str(value).lower() if isinstance(value, bool) else f"{value:g}", words])
+    rows.append(["`limits`, `user_limits`", "none", LIMITS])
+    return table(("", "default", ""), rows)
 
 
 BLOCKS: Mapping[str, Callable[[Results], str]] = {

@@ -21,6 +21,7 @@ from rota.api.render.job import Statistics, statistics_of
 from rota.app.authz import Principal
 from rota.app.commands import Pause, Resume, SetPolicy
 from rota.app.errors import Invalid
+from rota.core.knobs import ABOUT, FIELDS
 from rota.core.policy import LARGEST, Backfill, Limits, Ordering, Packing, Policy
 from rota.core.presets import NAMES, name_of, named
 
@@ -30,6 +31,10 @@ changing = asyncio.Lock()  # a change is made to what the last one left
 MOST_EXPRESS = 4.0  # times the square root of all GPUs: of 16 that is all of them
 Number = Annotated[int, Field(ge=0, le=int(LARGEST)), NUMBER]
 Seconds = Annotated[float, Field(ge=0, le=LARGEST), NUMBER]
+
+
+def _knob(word: str) -> Any:
+    return Field(None, description=ABOUT[word])
 
 
 class LimitsOf(Body):
@@ -81,44 +86,28 @@ class PolicyChange(Body):
         description="A policy by its name: sets the order, backfill, preemption and correction; limits and all other "
         "knobs stay as they are, or as they are given beside it.",
     )
-    scheduling_algorithm: Ordering | None = Field(None, description="Who is next.")
-    max_concurrent_jobs: Number | None = Field(None, description="Active at a time, in all; 0 = no limit.")
-    enable_auto_retry: bool | None = None
-    enable_preemption: bool | None = None
-    backfill: Backfill | None = Field(None, description="Who may pass one that waits for room.")
-    backfill_depth: Number | None = None
-    aging_seconds: Annotated[float, Field(ge=1, le=LARGEST), NUMBER] | None = Field(
-        None, description="Waiting this long is worth one step of priority."
+    scheduling_algorithm: Ordering | None = _knob("scheduling_algorithm")
+    max_concurrent_jobs: Number | None = _knob("max_concurrent_jobs")
+    enable_auto_retry: bool | None = _knob("enable_auto_retry")
+    enable_preemption: bool | None = _knob("enable_preemption")
+    backfill: Backfill | None = _knob("backfill")
+    backfill_depth: Number | None = _knob("backfill_depth")
+    aging_seconds: Annotated[float, Field(ge=1, le=LARGEST), NUMBER] | None = _knob("aging_seconds")
+    half_life_seconds: Annotated[float, Field(ge=60, le=LARGEST), NUMBER] | None = _knob("half_life_seconds")
+    default_duration_seconds: Annotated[float, Field(ge=1, le=LARGEST), NUMBER] | None = _knob(
+        "default_duration_seconds"
     )
-    half_life_seconds: Annotated[float, Field(ge=60, le=LARGEST), NUMBER] | None = Field(
-        None, description="After this long half of what was used is forgotten, under fair_share."
-    )
-    default_duration_seconds: Annotated[float, Field(ge=1, le=LARGEST), NUMBER] | None = Field(
-        None, description="How long a run is taken to last of which nothing is known."
-    )
-    enable_correction: bool | None = Field(
-        None, description="Correct declared times by what runs declared alike turned out to take."
-    )
-    margin: Annotated[float, Field(ge=1, le=LARGEST), NUMBER] | None = Field(
-        None, description="How much more urgent a run must be to stop another one, under srtf, las and auto."
-    )
-    min_run_seconds: Seconds | None = Field(None, description="Nobody is stopped sooner after a start.")
-    restart_cost_seconds: Seconds | None = Field(None, description="GPU time believed to be lost with every stop.")
-    patience: Annotated[float, Field(ge=1e-3, le=LARGEST), NUMBER] | None = Field(
-        None, description="Under auto: after waiting this share of its declared time a run is twice as urgent."
-    )
-    express: Annotated[float, Field(ge=0, le=MOST_EXPRESS), NUMBER] | None = Field(
-        None,
-        description="Under auto: this times the square root of all GPUs are left to runs of at most 4 h by longer ones "
-        "that cannot be stopped; 0 = none.",
-    )
-    packing: Packing | None = Field(None, description="Which of the nodes that have room.")
-    max_reserved_gpu_seconds: Seconds | None = Field(
-        None, description="What one person may have reserved at a time; 0 = only admins reserve."
-    )
-    max_queue: Annotated[int, Field(ge=1, le=int(LARGEST)), NUMBER] | None = None
-    limits: LimitsOf | None = Field(None, description="Of every person without limits of their own.")
-    user_limits: Annotated[dict[Word, LimitsOf], Field(max_length=10_000)] | None = None
+    enable_correction: bool | None = _knob("enable_correction")
+    margin: Annotated[float, Field(ge=1, le=LARGEST), NUMBER] | None = _knob("margin")
+    min_run_seconds: Seconds | None = _knob("min_run_seconds")
+    restart_cost_seconds: Seconds | None = _knob("restart_cost_seconds")
+    patience: Annotated[float, Field(ge=1e-3, le=LARGEST), NUMBER] | None = _knob("patience")
+    express: Annotated[float, Field(ge=0, le=MOST_EXPRESS), NUMBER] | None = _knob("express")
+    packing: Packing | None = _knob("packing")
+    max_reserved_gpu_seconds: Seconds | None = _knob("max_reserved_gpu_seconds")
+    max_queue: Annotated[int, Field(ge=1, le=int(LARGEST)), NUMBER] | None = _knob("max_queue")
+    limits: LimitsOf | None = _knob("limits")
+    user_limits: Annotated[dict[Word, LimitsOf], Field(max_length=10_000)] | None = _knob("user_limits")
 
     model_config = ConfigDict(
         extra="forbid",
@@ -126,20 +115,7 @@ class PolicyChange(Body):
     )
 
 
-THEIRS_OURS = {
-    "scheduling_algorithm": "ordering",
-    "max_concurrent_jobs": "max_concurrent",
-    "enable_auto_retry": "auto_retry",
-    "enable_preemption": "preemption",
-    "aging_seconds": "aging_s",
-    "half_life_seconds": "half_life_s",
-    "default_duration_seconds": "default_expected_s",
-    "enable_correction": "corrects",
-    "min_run_seconds": "min_run_s",
-    "restart_cost_seconds": "restart_cost_s",
-    "max_reserved_gpu_seconds": "max_reserved_gpu_s",
-    **{name: name for name in ("backfill", "backfill_depth", "margin", "patience", "express", "packing", "max_queue")},
-}
+THEIRS_OURS = {word: field for word, field in FIELDS.items() if "limits" not in word}  # those are read apart
 
 
 class Stats(BaseModel):

@@ -10,13 +10,15 @@ import click
 
 from rota.cli.connect import connect, dry_option, emit, json_option, server_option
 
+AUTO = "auto"
+
 
 @click.group(invoke_without_command=True)
 @json_option
 @server_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, server: str) -> None:
-    """How is scheduled: `rota policy show`, `rota policy set KEY=VALUE`."""
+    """How is scheduled, what can be set, and how it would be by default: `rota policy set KEY=VALUE`."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(show, as_json=as_json, server=server)
 
@@ -43,6 +45,7 @@ def change(pairs: tuple[str, ...], dry_run: bool, as_json: bool, server: str) ->
     rota policy set policy=easy
     rota policy set scheduling_algorithm=fair_share max_concurrent_jobs=16
     rota policy set 'limits={"gpus": 4}'
+    rota policy set patience=default
     """
     changes = dict(_pair(text) for text in pairs)
     with connect(server) as client:
@@ -50,6 +53,13 @@ def change(pairs: tuple[str, ...], dry_run: bool, as_json: bool, server: str) ->
         for name in changes:
             if name not in known:
                 raise click.UsageError(f"{name[:50]!r} is no part of the policy; there are {', '.join(known)}")
+        if changes.get("policy") == "default":
+            changes["policy"] = AUTO  # first: it says what the others are by default
+        usual = _usual({**known, **changes})
+        for name in [name for name, value in changes.items() if value == "default"]:
+            if name not in usual:
+                raise click.UsageError(f"{name}=default: this rota does not know the default of {name}; write a value")
+            changes[name] = usual[name]
         found = client.set_policy(dry_run=dry_run, **changes)
     if as_json:
         emit(found)
@@ -72,9 +82,32 @@ def _pair(text: str) -> tuple[str, Any]:
     return name, read
 
 
+def _usual(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The default of each part: what the name of the policy stands for."""
+    from dataclasses import asdict
+
+    from rota.cli.simulate.server import meant_by
+    from rota.core.knobs import FIELDS
+
+    meant = meant_by(policy)
+    values = {} if meant is None else asdict(meant)
+    return {word: values[field] for word, field in FIELDS.items() if field in values}
+
+
 def _lines(policy: Mapping[str, Any]) -> str:
     from rota.cli.simulate.server import called
-    from rota.cli.table import facts
+    from rota.cli.table import facts, table
+    from rota.core.knobs import ABOUT
 
-    shown = {**policy, "policy": called(policy)} if "policy" in policy else policy
-    return facts([(name, value if isinstance(value, str) else json.dumps(value)) for name, value in shown.items()])
+    usual = _usual(policy)
+    rows = []
+    for word, value in policy.items():
+        if word != "policy":
+            by_default = "" if usual.get(word, value) == value else _shown(usual[word])
+            rows.append([word, _shown(value), by_default, ABOUT.get(word, "")])
+    knobs = table(["KEY", "VALUE", "DEFAULT", "WHAT IT IS"], rows)
+    return f"{facts([('policy', called(policy))])}\n\n{knobs}\n\nto go back: rota policy set KEY=default"
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

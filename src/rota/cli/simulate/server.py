@@ -6,18 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from rota.core.knobs import FIELDS
+
 if TYPE_CHECKING:
     from rota.client.model.cluster import Node as Seen
     from rota.core.node import Node
     from rota.core.policy import Limits, Policy
 
-# where the wire's word for a part of the policy is no rule's
-WORDS = {
-    "scheduling_algorithm": "ordering",
-    "max_concurrent_jobs": "max_concurrent",
-    "default_duration_seconds": "default_expected_s",
-    "enable_correction": "corrects",
-}
 # the house's, whatever the policy: what else differs makes two policies of one name
 HOUSES = {"ordering", "limits", "user_limits", "max_concurrent", "max_queue", "max_reserved_gpu_s", "auto_retry"}
 UNPLAYED = {"max_queue": 0, "max_reserved_gpu_s": 0.0, "auto_retry": False}  # no simulation makes use of these
@@ -53,8 +48,8 @@ def policy_of(said: Mapping[str, Any]) -> tuple[str, Policy]:
     hints = get_type_hints(Policy)
     changes: dict[str, Any] = {}
     for word, value in said.items():
-        name = field_of(word)
-        if name not in hints:
+        name = FIELDS.get(word)
+        if name is None:
             continue
         if name == "limits":
             changes[name] = _limits(value)
@@ -76,20 +71,28 @@ def same(one: Policy, other: Policy) -> bool:
     return replace(one, **changes) == replace(other, **changes)
 
 
-def called(said: Mapping[str, Any]) -> str:
-    """auto; or with what differs from what the name stands for: auto (patience 0.5)."""
+def meant_by(said: Mapping[str, Any]) -> Policy | None:
+    """What the name of a policy stands for; None = it is a newer server's."""
     from rota.core.policy import Ordering, Policy
     from rota.core.presets import NAMES, named
 
-    name = str(said.get("policy") or said.get("scheduling_algorithm") or "?")
+    name = said.get("policy")
     try:
-        usual = named(name) if name in NAMES else Policy(Ordering(str(said.get("scheduling_algorithm"))))
-    except ValueError:  # a newer server's
+        return named(name) if name in NAMES else Policy(Ordering(str(said.get("scheduling_algorithm"))))
+    except ValueError:
+        return None
+
+
+def called(said: Mapping[str, Any]) -> str:
+    """auto; or with what differs from what the name stands for: auto (patience 0.5)."""
+    name = str(said.get("policy") or said.get("scheduling_algorithm") or "?")
+    usual = meant_by({"policy": name, **said})
+    if usual is None:
         return name
     other = [
         f"{word} {value if isinstance(value, str) else json.dumps(value)}"
         for word, value in said.items()
-        if hasattr(usual, field_of(word)) and field_of(word) not in HOUSES and value != getattr(usual, field_of(word))
+        if word in FIELDS and FIELDS[word] not in HOUSES and value != getattr(usual, FIELDS[word])
     ]
     if len(other) > MOST_KNOBS:
         other[MOST_KNOBS:] = [f"and {len(other) - MOST_KNOBS} more"]
@@ -102,11 +105,3 @@ def _limits(value: Mapping[str, int]) -> Limits:
     from rota.core.policy import Limits
 
     return Limits(**{one.name: value[one.name] for one in fields(Limits) if one.name in value})
-
-
-def field_of(word: str) -> str:
-    """enable_preemption -> preemption, aging_seconds -> aging_s."""
-    if word in WORDS:
-        return WORDS[word]
-    plain = word.removeprefix("enable_")
-    return plain.removesuffix("_seconds") + "_s" if plain.endswith("_seconds") else plain
