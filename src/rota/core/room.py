@@ -21,7 +21,7 @@ from rota.core.snapshot import Snapshot
 from rota.core.state import State
 from rota.core.times import told
 from rota.core.usage import Shares
-from rota.core.zones import Zone, Zones
+from rota.core.zones import EVERYWHERE, Zone, Zones
 
 
 def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason]:
@@ -35,7 +35,7 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
     board = zones.board(zone)
     if place(board, request) is None:
         if place(snap.board, request) is not None:
-            return [_kept(snap, request, zone), *_stopping(snap, run, board)]
+            return [_kept(zones, snap, request, zone), *_stopping(snap, run, board)]
         standing_back, spare = _short_first(snap, run)
         spot = reserve(snap, snap.board, run, [], zones, spare=spare) or reserve(snap, snap.board, run, [], zones)
         if spot is None:
@@ -45,7 +45,7 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
         there = f"{free} are free, but not so that it fits" if free >= request.gpus else f"{free or 'none'} free now"
         text = f"needs {describe(request)}; {there}"
         found = Reason("resources", text, _holders(snap, spot.placement), spot.at)
-        return [found, *standing_back, *_stopping(snap, run, board)]
+        return [found, *_too_much_kept(zones, request, zone), *standing_back, *_stopping(snap, run, board)]
     hole = plan.reserve
     late = hole is not None and snap.now + bound_s(run) > hole.at
     if hole is not None and late and place(outside(snap.board, hole), request) is None:
@@ -53,14 +53,37 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
     return _short_first(snap, run)[0]
 
 
-def _kept(snap: Snapshot, request: Request, zone: Zone) -> Reason:
+def _kept(zones: Zones, snap: Snapshot, request: Request, zone: Zone) -> Reason:
     """There would be room, were it not for what people have reserved."""
     if zone[:1] == ("only",):
-        return Reason("reserved", f"the GPUs of its reservation {zone[1]} have no room for {describe(request)} now")
-    until = min((one.end for one in snap.reservations if one.id in zone), default=None)
-    names = ", ".join(zone[:SHOWN])
-    text = f"{describe(request)} are free, but kept for a reservation ({names}) before this one could be done"
-    return Reason("reserved", text, until=until)
+        own = next(one for one in zones.calendar if one.id == zone[1])
+        text = f"the GPUs of its reservation {own.id} have no room for {describe(request)} now"
+        return Reason("reserved", text, _holders(snap, own.placement))
+    are = "is" if request.gpus == 1 else "are"
+    text = f"{describe(request)} {are} free, but kept for {_named(zone)} before this one could be done"
+    return Reason("reserved", text, until=_ends(zones, zone))
+
+
+def _too_much_kept(zones: Zones, request: Request, zone: Zone) -> list[Reason]:
+    """Whoever ends: what is not reserved is not enough for it."""
+    layout = zones.main.layout
+    if zone == EVERYWHERE or zone[:1] == ("only",) or place(zones.seen(Board(layout), zone), request) is not None:
+        return []
+    hidden = zones.hidden(zone)
+    there = zip(layout.nodes, layout.usable, strict=True)
+    kept = sum((hidden.get(node.id, 0) & usable).bit_count() for node, usable in there)
+    text = (
+        f"of all {layout.in_service} GPUs {kept} are kept for {_named(zone)}: too few are left for {describe(request)}"
+    )
+    return [Reason("reserved", text, until=_ends(zones, zone))]
+
+
+def _named(zone: Zone) -> str:
+    return f"a reservation ({zone[0]})" if len(zone) == 1 else f"reservations ({', '.join(zone[:SHOWN])})"
+
+
+def _ends(zones: Zones, zone: Zone) -> float | None:
+    return min((one.end for one in zones.calendar if one.id in zone), default=None)
 
 
 def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
@@ -83,7 +106,7 @@ def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
 
 def _behind(snap: Snapshot, run: Run, hole: Reserve) -> Reason:
     left = max(0.0, hole.at - snap.now)
-    text = f"would delay {hole.run_id}, which has a reservation in {left:.0f} s; this one may take {bound_s(run):.0f} s"
+    text = f"would delay {hole.run_id}, which has a reservation in {told(left)}; this one may take {told(bound_s(run))}"
     return Reason("reservation", text, (hole.run_id,), hole.at)
 
 

@@ -155,7 +155,7 @@ def _rest(one: Figures, other: Figures | None = None) -> str:
     said = ""
     for field, words, show in parts:
         value, theirs = one[field], None if other is None else other[field]
-        if value is not None:
+        if value is not None and (value or field != "starvation"):  # where nobody waits the rest has said so
             beside = f" ({other.name}: {show(theirs)})" if other is not None and theirs is not None else ""
             said += f"; {words.format(show(value))}{beside}"
     return said

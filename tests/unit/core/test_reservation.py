@@ -12,6 +12,7 @@ from rota.core.check import check
 from rota.core.explain import explain
 from rota.core.node import Node
 from rota.core.policy import Ordering, Policy
+from rota.core.reason import Reason
 from rota.core.reservation import Reservation, collisions
 from rota.core.reserving import choose, could_hold, room_from
 from rota.core.resources import Placement, Request, Slice
@@ -210,9 +211,34 @@ def test_a_run_that_waits_for_its_reservation_says_so() -> None:
     lab.now = 40.0
     reasons = {reason.code: reason for reason in explain(lab.state, lab.now, run_id).reasons}
     assert set(reasons) == {"held", "window"}
-    assert reasons["window"].text == "waits for its reservation r1, which begins in 60 s"
+    assert reasons["window"].text == "waits for its reservation r1, which begins in 1 min"
     assert reasons["window"].until == 100.0
     assert [reason.code for reason in explain(lab.state, 100.0, run_id).reasons] == ["held"]
+
+
+def reasons_of(lab: Lab, run_id: str) -> dict[str, Reason]:
+    return {reason.code: reason for reason in explain(lab.state, lab.now, run_id).reasons}
+
+
+def test_a_reservation_says_whom_it_keeps_out_and_who_is_still_on_it() -> None:
+    lab = Lab(*two_by_eight())
+    book(lab, "r1", gpus("a", 0, 1), 0.0, 9 * HOUR)
+    for wanted in (6, 8):
+        lab.submit(wanted, takes=20 * HOUR)
+    lab.step()
+    alone = reasons_of(lab, lab.submit(1))["reserved"]
+    assert alone.text.startswith("1 GPU is free, but kept for a reservation (r1)")
+    all_of_it = reasons_of(lab, lab.submit(16))
+    assert all_of_it["resources"].runs
+    assert (
+        all_of_it["reserved"].text == "of all 16 GPUs 2 are kept for a reservation (r1): too few are left for 16 GPUs"
+    )
+    assert all_of_it["reserved"].until == 9 * HOUR
+    assert "reserved" not in reasons_of(lab, lab.submit(8)), "it only has to wait for another one's end"
+    mine = lab.submit(2, reservation="r1")
+    lab.step()
+    second = reasons_of(lab, lab.submit(1, reservation="r1"))
+    assert any(mine in reason.runs for reason in second.values()), second
 
 
 # -- what must hold ---------------------------------------------------------------------------------------------------
