@@ -95,6 +95,17 @@ def test_who_ignores_its_checkpoint_signal_is_killed_after_its_grace_and_says_so
     gate.open()
 
 
+def test_who_cannot_save_says_so_and_keeps_nothing(small):
+    run_id = stoppable(small, "echo ready; exec sleep 1000", saves=True)
+    important, gate = small.gated(4, BOB, priority=4)
+    small.in_state(important, RunState.RUNNING)
+    run = small.run(run_id)
+    why = f"preempted for {important}; nothing of it had a handler for SIGUSR1, so it ended without saving"
+    assert (run.state, run.why, run.attained_s) == (RunState.QUEUED, why, 0.0)
+    small.do(Cancel(run_id), ANN)
+    gate.open()
+
+
 def test_a_limit_warns_before_it_kills(house):
     line = "trap 'echo warned' USR1; echo ready; while :; do sleep 0.01; done"
     run = house.wait(house.submit(line, time_limit_s=1.6, warn_signal=USR1, warn_s=0.6))

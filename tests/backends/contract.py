@@ -265,6 +265,16 @@ class BackendContract:
         assert (end.cause, end.killed) == (Cause.PREEMPTED, True)
         assert end.message == "it ignored SIGTERM and was killed after its grace of 0.2 s"
 
+    def test_who_was_to_save_and_cannot_is_told_of(self, rig: Rig, backend: Backend, reports: Reports) -> None:
+        for signum in (signal.SIGUSR1, signal.SIGTERM):
+            order = rig.order("last for ever")
+            backend.launch(order)
+            rig.start_of(reports, order)
+            backend.stop(order.attempt_id, StopOrder("preempted", signum, 1000.0, saves=True))
+            end = rig.end_of(reports, order)
+            assert (end.cause, end.signal, end.killed) == (Cause.PREEMPTED, signum, True)
+            assert end.message == f"nothing of it had a handler for {signum.name}, so it ended without saving"
+
     def test_nobody_is_said_to_have_ignored_what_left_no_time(
         self, rig: Rig, backend: Backend, reports: Reports
     ) -> None:

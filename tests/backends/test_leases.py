@@ -124,6 +124,7 @@ class TestContract(BackendContract):
     test_a_warning_ends_nobody_who_never_heard_of_it = None  # type: ignore[assignment]
     test_a_program_that_saves_and_leaves_when_stopped_was_stopped = None  # type: ignore[assignment]
     test_who_had_to_be_killed_is_told_of = None  # type: ignore[assignment]
+    test_who_was_to_save_and_cannot_is_told_of = None  # type: ignore[assignment]
     test_nobody_is_said_to_have_ignored_what_left_no_time = None  # type: ignore[assignment]
     test_a_second_stop_may_hasten_the_end = None  # type: ignore[assignment]
     test_purging_takes_what_is_over_forgotten_and_old = None  # type: ignore[assignment]

@@ -55,7 +55,7 @@ def stop(backend: Backend, run: Run) -> None:
     assert attempt is not None
     assert attempt.stop is not None
     asked = attempt.stop
-    backend.stop(attempt.id, StopOrder(cause=asked.cause.value, signal=asked.signal, grace_s=asked.grace_s))
+    backend.stop(attempt.id, StopOrder(asked.cause.value, asked.signal, asked.grace_s, run.spec.saves))
 
 
 def _environment(run: Run, attempt: Attempt, site: Site) -> Mapping[str, str]:

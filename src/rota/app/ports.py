@@ -51,6 +51,7 @@ class StopOrder:
     cause: str  # "cancelled" or "preempted", comes back in Exit.cause; "released" ends a lease and leaves its holder
     signal: int = 15
     grace_s: float = 10.0
+    saves: bool = False  # it is said to save when it hears `signal`: one that has no handler for it has lost its work
 
 
 @dataclass(frozen=True, slots=True)

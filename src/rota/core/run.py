@@ -73,7 +73,7 @@ class Exit:
     started_tick: float | None = None  # CLOCK_BOOTTIME seconds; None = the command never ran
     ended_tick: float | None = None
     warned: bool = False  # it was told that its time limit was near
-    killed: bool = False  # it had not ended when its grace was over; what it had not saved by then is lost
+    killed: bool = False  # it had not ended when its grace was over, or could not save; what it had not is lost
 
     @property
     def ok(self) -> bool:

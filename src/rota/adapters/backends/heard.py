@@ -20,18 +20,24 @@ if TYPE_CHECKING:
 POLITE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 
 
-def ask(signum: int, leaders: Iterable[int]) -> None:
-    """To end. A message that nothing here has a handler for goes to the group of each leader, as from a terminal."""
+def ask(signum: int, leaders: Iterable[int]) -> bool:
+    """To end. A message that nothing here has a handler for goes to the group of each leader, as from a terminal.
+    False: nothing has."""
     if signum in POLITE:
-        for pid in procs.descendants(os.getpid()):
+        below = procs.descendants(os.getpid())
+        heard = any(procs.catches(pid, signum) for pid in below)
+        for pid in below:
             to_one(pid, signum)
             to_one(pid, signal.SIGCONT)  # a stopped process hears nothing
-    elif not message(signum):
+        return heard
+    heard = message(signum)
+    if not heard:
         for leader in leaders:  # not reaped yet, so the number of its group is still its own
             try:
                 os.killpg(leader, signum)
             except ProcessLookupError:
                 to_one(leader, signum)  # has not made its session yet
+    return heard
 
 
 def message(signum: int) -> bool:
@@ -49,6 +55,11 @@ def unheeded(signum: int, waited_s: float) -> str:
     if any(procs.catches(pid, signum) for pid in procs.descendants(os.getpid())):
         return f"it had not ended {waited_s:.3g} s after {name(signum)}, when its grace was over, and was killed"
     return f"it ignored {name(signum)} and was killed after its grace of {waited_s:.3g} s"
+
+
+def unsaved(signum: int) -> str:
+    """Of those who were to save, and did not know how."""
+    return f"nothing of it had a handler for {name(signum)}, so it ended without saving"
 
 
 def name(signum: int) -> str:

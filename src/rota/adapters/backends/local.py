@@ -111,7 +111,12 @@ class LocalBackend:
         if (os.path.exists(directory) or not claims.veto(self._root, name, never)) and claims.read_exit(
             directory
         ) is None:
-            content = {"cause": order.cause, "signal": int(order.signal), "grace_s": order.grace_s}
+            content = {
+                "cause": order.cause,
+                "signal": int(order.signal),
+                "grace_s": order.grace_s,
+                "saves": order.saves,
+            }
             records.publish(directory, "stop", records.dump(content))
             # The shim records its pid and then looks for a stop; we the other way round. One of the two sees the other.
             sight = claims.look(self._root, name)

@@ -72,6 +72,7 @@ class Shim:
         self.warn_at: float | None = None
         self.warned = False
         self.unheeded = ""  # the words for an end that had to be forced
+        self.unsaved = ""  # and for one that came too suddenly
         self.started_tick: float | None = None
         self.pump: PtyPump | None = None
         self.oom = False
@@ -295,18 +296,21 @@ class Shim:
             return
         cause, grace = str(stop["cause"]), float(stop["grace_s"])
         if self.kill_at is None:
-            self._end(cause, int(stop["signal"]), grace)
+            heard_of = self._end(cause, int(stop["signal"]), grace)
+            if cause == "preempted" and stop.get("saves") and not heard_of:
+                self.unsaved = heard.unsaved(int(stop["signal"]))
             return
         self.kill_at = min(self.kill_at, procs.boottime() + grace)  # a second order may only hasten the end
         self.ending = (*self.ending[:2], self.kill_at - self.ending[1])
         if cause == "cancelled" and self.cause in ("preempted", ""):
             self.cause = cause  # somebody does not want it back
 
-    def _end(self, cause: str, signum: int, grace_s: float) -> None:
+    def _end(self, cause: str, signum: int, grace_s: float) -> bool:
+        """False: nothing of it has a handler for that signal."""
         now = procs.boottime()
         self.cause, self.ending = cause, (signum, now, grace_s)
         self.kill_at = now + max(0.0, grace_s)
-        heard.ask(signum, self.tasks)
+        return heard.ask(signum, self.tasks)
 
     # -- end
 
@@ -357,7 +361,7 @@ class Shim:
     def _exit(self) -> dict[str, Any]:
         code: int | None = 0
         signum: int | None = None
-        message = ""
+        message, lost = "", self.unheeded or self.unsaved
         cause = self.cause or "exited"
         if self.failure is not None:
             result = os.waitstatus_to_exitcode(self.failure)
@@ -366,13 +370,13 @@ class Shim:
         if cause in ("preempted", "time_limit") and self.failure is None and self._was_through():
             cause = "exited"
         elif cause != "exited":
-            message = self.unheeded
+            message = lost
         if self.refusal is not None and not self.cause:
             cause, signum = "launch_failed", None
             code, message = self.refusal
             self.started_tick = None
         if self.started_tick is None and self.cause:
-            code, signum = None, None  # stopped before the command was let go
+            code, signum, message = None, None, ""  # stopped before the command was let go
         return {
             "cause": cause,
             "code": code,
@@ -382,7 +386,7 @@ class Shim:
             "started_tick": self.started_tick,
             "ended_tick": procs.boottime(),
             "warned": self.warned,
-            "killed": bool(message and message == self.unheeded),
+            "killed": bool(message and message == lost),
             "boot_id": self.house.boot_id,
         }
 

@@ -109,6 +109,8 @@ class World:
                 self._force(life, order.signal, order.grace_s)
             else:
                 life.signal = None if life.saves and order.signal not in heard.POLITE else order.signal
+                if order.saves and not life.saves and Cause(order.cause) is Cause.PREEMPTED:
+                    life.unheeded = heard.unsaved(order.signal)
         self._at(life.ends_at, name)
 
     def _force(self, life: _Life, signal: int, grace_s: float) -> None:
