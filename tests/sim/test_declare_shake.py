@@ -57,7 +57,7 @@ def test_the_seed_is_all_the_chance() -> None:
 
 
 def test_a_shake_moves_a_little_and_loses_nobody() -> None:
-    many = [Job(str(n), n, 1 + n % 1000, 1 + n % 8, f"u{n % 3}") for n in range(3000)]
+    many = [Job(str(n), 20 * n, 1 + n % 1000, 1 + n % 8, f"u{n % 3}") for n in range(3000)]
     shaken = shake(many, 1)
     assert sorted(job.id for job in shaken) == sorted(job.id for job in many)
     assert [job.submit_s for job in shaken] == sorted(job.submit_s for job in shaken)
@@ -82,3 +82,9 @@ def test_a_job_of_no_length_stays_one_and_a_limit_that_was_kept_is_kept() -> Non
         assert (none.duration_s, one.duration_s) == (0, 1)
         assert kept_now.duration_s <= 1000
         assert broken_now.duration_s >= 1900
+
+
+def test_a_rush_stays_one() -> None:
+    rush = [Job(str(number), 1000 + 10 * number, 50, 1) for number in range(21)]  # in 200 s
+    moved = {job.id: job.submit_s - (1000 + 10 * int(job.id)) for job in shake(rush, 1)}
+    assert set(moved.values()) == {-2, -1, 0, 1, 2}
