@@ -72,6 +72,36 @@ def test_a_stop_that_nothing_handles_ends_the_program_at_once(
     assert (end.cause, end.signal, end.killed) == (Cause.PREEMPTED, signal.SIGUSR1, False)
 
 
+WAITS = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print("ready", flush=True)
+signal.sigwait([signal.SIGUSR1])
+print("saved", flush=True)
+sys.exit(75)
+"""
+
+
+def test_who_waits_for_its_signal_without_a_handler_has_saved(
+    rig: LocalRig, backend: LocalBackend, reports: Reports
+) -> None:
+    order = launched(rig, backend, (sys.executable, "-ISc", WAITS))
+    backend.stop(order.attempt_id, StopOrder("preempted", signal.SIGUSR1, 1000.0, saves=True))
+    end = rig.end_of(reports, order)
+    assert said(backend, order).split("\n") == ["ready", "saved", ""]
+    assert (end.cause, end.code, end.killed, end.message) == (Cause.PREEMPTED, 75, False, "")
+
+
+def test_who_dies_below_a_shell_is_told_of_too(rig: LocalRig, backend: LocalBackend, reports: Reports) -> None:
+    script = f'trap "" USR1; "{sys.executable}" -ISc "$0"; exit $?'
+    waits = "import signal as s, time; s.signal(s.SIGUSR1, s.SIG_DFL); print('ready', flush=True); time.sleep(999)"
+    order = launched(rig, backend, ("sh", "-c", script, waits))
+    backend.stop(order.attempt_id, StopOrder("preempted", signal.SIGUSR1, 1000.0, saves=True))
+    end = rig.end_of(reports, order)
+    assert (end.code, end.killed) == (128 + signal.SIGUSR1, True)
+    assert end.message == "nothing of it had a handler for SIGUSR1, so it ended without saving"
+
+
 def test_zero_after_a_stop_means_saved_unless_it_says_that_it_was_through(
     rig: LocalRig, backend: LocalBackend, reports: Reports
 ) -> None:

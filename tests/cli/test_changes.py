@@ -90,10 +90,14 @@ def test_the_policy_is_changed_and_nonsense_is_refused(lab: Lab) -> None:
     lab.out("policy", "set", "max_concurrent_jobs=0")
     would = lab.out("policy", "set", "--dry-run", "policy=auto", "patience=0.5")
     assert would.splitlines()[1].split(maxsplit=1) == ["policy", "auto (patience 0.5)"]
-    [knob] = [line.split(maxsplit=3) for line in would.splitlines() if line.startswith("patience")]
-    assert knob[:3] == ["patience", "0.5", "1.0"] and "twice as urgent" in knob[3]
+    assert "\npatience                  0.5  (by default 1.0)\n" in would and "twice as urgent" in would
+    assert max(len(line) for line in would.splitlines()) <= 80
     lab.out("policy", "set", "patience=0.5", "policy=easy")
     assert lab.json("policy", "set", "--dry-run", "enable_preemption=default")["enable_preemption"] is False
+    sjf = lab.json("policy", "set", "--dry-run", "scheduling_algorithm=sjf", "enable_preemption=default")
+    assert (sjf["policy"], sjf["enable_preemption"]) == ("sjf", False)
+    auto = lab.json("policy", "set", "--dry-run", "scheduling_algorithm=default", "enable_correction=default")
+    assert (auto["scheduling_algorithm"], auto["enable_correction"]) == ("auto", True)
     again = lab.json("policy", "set", "policy=default", "patience=default", "enable_preemption=default")
     assert (again["policy"], again["patience"], again["enable_preemption"]) == ("auto", 1.0, True)
     for words in (

@@ -1,4 +1,5 @@
-"""A Lab in which stops take no time and work is kept: whoever saves goes on where it was, after paying for a restart.
+"""A Lab in which work is kept: whoever saves goes on where it was, after paying for a restart. Stops take no time, or
+as long as the grace that the runs are given: then passes go on while somebody is on the way out, as on a live server.
 
 At every moment it decides again and again until a pass has nothing to say, as the simulator does, and it counts who was
 started and stopped in that one moment. What comes to pass is written down, for properties to look at.
@@ -36,9 +37,9 @@ class Stopped:
 
 
 class Stage(Lab):
-    def __init__(self, *args: Any, judged: bool = True, **more: Any) -> None:
+    def __init__(self, *args: Any, judged: bool = True, grace_s: float = 0.0, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.judged = judged
+        self.judged, self.grace_s = judged, grace_s
         self.stops: list[Stopped] = []
         self.look_at: float | None = None
 
@@ -51,7 +52,8 @@ class Stage(Lab):
             plan = super().step()
             for preempt in plan.preempts:
                 self.stops.append(Stopped(self.now, preempt.run_id, preempt.for_run))
-                self.end(preempt.run_id, Exit(Cause.PREEMPTED))
+                if not self.grace_s:
+                    self.end(preempt.run_id, Exit(Cause.PREEMPTED))
             started.update(start.run_id for start in plan.starts)
             stopped.update(preempt.run_id for preempt in plan.preempts)
             if not plan.starts and not plan.preempts:
@@ -75,14 +77,17 @@ class Stage(Lab):
             self.now = max(self.now, soonest)
             for run in self.active():
                 if self.ends_at(run) <= self.now:
-                    self.end(run.id, OK)
+                    assert run.attempt is not None
+                    self.end(run.id, OK if run.attempt.stop is None else Exit(run.attempt.stop.cause))
             self.step()
         raise AssertionError(f"nothing has come of {MOST_MOMENTS} moments, {self.now} is the last")
 
     def ends_at(self, run: Run) -> float:
         assert run.attempt is not None
         cost = self.state.policy.restart_cost_s if run.attempt.number > 1 and run.spec.saves else 0.0
-        return run.attempt.planned_at + cost + max(1.0, self.true_s[run.id] - run.attained_s)
+        end = run.attempt.planned_at + cost + max(1.0, self.true_s[run.id] - run.attained_s)
+        stop = run.attempt.stop
+        return end if stop is None else min(end, stop.at + stop.grace_s)
 
     def kept(self, run: Run) -> float:
         """What its attempts so far must have kept, counted anew."""
@@ -112,7 +117,7 @@ class Comer:
             time_limit_s=self.declared,
             user=self.user,
             priority=self.priority,
-            grace_s=0.0,
+            grace_s=stage.grace_s,
             **KINDS[self.kind],
         )
 

@@ -60,6 +60,17 @@ def test_work_that_was_kept_is_what_was_done_and_no_more(policy, coming):
             assert ran_s <= stage.true_s[run.id] + restarts + 1.0, "a stop costs its restart and nothing else"
 
 
+@settings(max_examples=40)
+@given(policies, comers(), st.sampled_from([1.0, 10.0, 60.0]))
+def test_with_graces_every_moment_comes_to_rest_and_everybody_ends(policy, coming, grace_s):
+    stage = Stage(node("a", 4), node("b", 4), policy=policy, judged=False, checked=False, grace_s=grace_s)
+    for comer in coming:
+        stage.until(stage.now + comer.later)
+        comer.submit(stage)
+    stage.until(1e9)
+    assert stage.all_ended(), [run.id for run in stage.state.runs.values() if run.state not in ENDED]
+
+
 SAVING = st.sampled_from([0, 0, 1])
 AUTO = policies.filter(lambda policy: policy.ordering is Ordering.AUTO)
 
@@ -97,9 +108,11 @@ TWO: list[Told] = [  # two are stopped at once, and who was stopped first wants 
 ]
 
 
+@pytest.mark.parametrize("grace_s", [0.0, 5.0, 60.0])
 @pytest.mark.parametrize(("told", "min_run_s"), [(THIRD, 900.0), (THIRD, 60.0), (TWO, 60.0)])
-def test_nor_is_it_back_before_that_one_where_a_third_is_about(told: list[Told], min_run_s: float):
-    stage = Stage(node("a", 4), node("b", 4), policy=replace(named("auto"), min_run_s=min_run_s), judged=False)
+def test_nor_is_it_back_before_that_one_where_a_third_is_about(told: list[Told], min_run_s: float, grace_s: float):
+    policy = replace(named("auto"), min_run_s=min_run_s)
+    stage = Stage(node("a", 4), node("b", 4), policy=policy, judged=False, grace_s=grace_s)
     for later, gpus, takes, declared, priority, kind in told:
         stage.until(stage.now + later)
         Comer(later, gpus, takes, declared, "ann", priority, kind).submit(stage)

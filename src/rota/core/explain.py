@@ -19,7 +19,7 @@ from rota.core.room import resources
 from rota.core.run import Run, RunState, When
 from rota.core.snapshot import Snapshot, snapshot
 from rota.core.state import State
-from rota.core.times import told
+from rota.core.times import about
 from rota.core.usage import Load
 from rota.core.walk import planned
 
@@ -100,7 +100,7 @@ def _window(state: State, run: Run, now: float) -> list[Reason]:
     kept = state.reservation_of(run)
     if kept is None or kept.start <= now:
         return []
-    text = f"waits for its reservation {kept.id}, which begins in {told(kept.start - now)}"
+    text = f"waits for its reservation {kept.id}, which begins in {about(kept.start - now)}"
     return [Reason("window", text, until=kept.start)]
 
 

@@ -62,7 +62,7 @@ class Stopping:
         self.look_again_at = INFINITE  # when somebody could be stopped whom only waiting will make the less urgent
         self.going: list[Placement] = []  # what those hold who are stopping
         self.promised: list[Placement] = []  # and what of that is for somebody already
-        self.back_first = INFINITE  # the standing of the most urgent of those who were asked to go in this pass
+        self.back_first = INFINITE  # the standing of the most urgent of those who go and will want to come back
         self.fillers: list[Holder] = []
         self.ranked: list[Holder] = []  # those that a standing tells apart, least urgent first
         self.plain: list[Holder] = []  # those that only a priority does, lowest first, newest first within one
@@ -73,7 +73,7 @@ class Stopping:
             if attempt.stop is not None:
                 continue
             if run_id in gone:
-                self.going.append(attempt.placement)
+                self._goes(run, attempt)
             elif run.spec.filler:
                 self.fillers.append(Holder(run, attempt.placement, INFINITE, 0.0))
             elif self.policy.preemption:
@@ -81,9 +81,15 @@ class Stopping:
         self.ranked.sort(key=lambda one: (-one.standing, one.run.seq))
         self.plain.sort(key=lambda one: (one.run.priority, -_since(one.run), one.run.seq))
         for _, run_id in snap.timeline:
-            attempt = snap.runs[run_id].attempt
-            if attempt is not None and attempt.stop is not None:
-                self.going.append(attempt.placement)
+            run = snap.runs[run_id]
+            if run.attempt is not None and run.attempt.stop is not None:
+                self._goes(run, run.attempt)
+
+    def _goes(self, run: Run, attempt: Attempt) -> None:
+        self.going.append(attempt.placement)
+        again = attempt.stop is None or attempt.stop.cause is Cause.PREEMPTED
+        if again and not run.spec.filler:
+            self.back_first = min(self.back_first, self.standing(run))
 
     def _add(self, run: Run, attempt: Attempt) -> None:
         lost_s = self.policy.restart_cost_s

@@ -19,7 +19,7 @@ from rota.core.resources import Placement, Request
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
 from rota.core.state import State
-from rota.core.times import told
+from rota.core.times import about, told
 from rota.core.usage import Shares
 from rota.core.zones import EVERYWHERE, Zone, Zones
 
@@ -61,11 +61,11 @@ def _kept(zones: Zones, snap: Snapshot, request: Request, zone: Zone) -> Reason:
         return Reason("reserved", text, _holders(snap, own.placement))
     are = "is" if request.gpus == 1 else "are"
     text = f"{describe(request)} {are} free, but kept for {_named(zone)} before this one could be done"
-    return Reason("reserved", text, until=_ends(zones, zone))
+    return Reason("reserved", text, until=_until(zones, zones.main, request, zone))
 
 
 def _too_much_kept(zones: Zones, request: Request, zone: Zone) -> list[Reason]:
-    """Whoever ends: what is not reserved is not enough for it."""
+    """Whoever ends: on what is not reserved it does not fit."""
     layout = zones.main.layout
     if zone == EVERYWHERE or zone[:1] == ("only",) or place(zones.seen(Board(layout), zone), request) is not None:
         return []
@@ -73,17 +73,22 @@ def _too_much_kept(zones: Zones, request: Request, zone: Zone) -> list[Reason]:
     there = zip(layout.nodes, layout.usable, strict=True)
     kept = sum((hidden.get(node.id, 0) & usable).bit_count() for node, usable in there)
     text = (
-        f"of all {layout.in_service} GPUs {kept} are kept for {_named(zone)}: too few are left for {describe(request)}"
+        f"with {kept} of {layout.in_service} GPUs kept for {_named(zone)} the rest has no room for {describe(request)}"
     )
-    return [Reason("reserved", text, until=_ends(zones, zone))]
+    return [Reason("reserved", text, until=_until(zones, Board(layout), request, zone))]
 
 
 def _named(zone: Zone) -> str:
     return f"a reservation ({zone[0]})" if len(zone) == 1 else f"reservations ({', '.join(zone[:SHOWN])})"
 
 
-def _ends(zones: Zones, zone: Zone) -> float | None:
-    return min((one.end for one in zones.calendar if one.id in zone), default=None)
+def _until(zones: Zones, board: Board, request: Request, zone: Zone) -> float | None:
+    """When so many of these reservations are over that it fits on what the board has besides."""
+    kept = sorted((one for one in zones.calendar if one.id in zone), key=lambda one: one.end)
+    for over, one in enumerate(kept, 1):
+        if place(zones.seen(board, tuple(later.id for later in kept[over:])), request) is not None:
+            return one.end
+    return None
 
 
 def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
@@ -106,7 +111,9 @@ def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
 
 def _behind(snap: Snapshot, run: Run, hole: Reserve) -> Reason:
     left = max(0.0, hole.at - snap.now)
-    text = f"would delay {hole.run_id}, which has a reservation in {told(left)}; this one may take {told(bound_s(run))}"
+    text = (
+        f"would delay {hole.run_id}, which has a reservation in {about(left)}; this one may take {about(bound_s(run))}"
+    )
     return Reason("reservation", text, (hole.run_id,), hole.at)
 
 

@@ -33,6 +33,23 @@ def seconds(text: str, *, least: float | None = None) -> float:
     return value
 
 
+def about(seconds: float) -> str:
+    """How long something takes or is away, as people say it: 40 s, 12 min, 20 h 3 min, 12 d 2 h."""
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return _two(minutes, 60, "h", "min")
+    return _two(round(minutes / 60), 24, "d", "h")
+
+
+def _two(count: int, each: int, large: str, small: str) -> str:
+    return f"{count // each} {large} {count % each} {small}" if count % each else f"{count // each} {large}"
+
+
 def told(seconds: float) -> str:
     """As `seconds` would read it, in the largest unit that leaves no fraction: 4 h, 90 min, 2.5 s."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):

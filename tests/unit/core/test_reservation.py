@@ -208,10 +208,10 @@ def test_a_run_that_waits_for_its_reservation_says_so() -> None:
     lab = Lab(*two_by_eight())
     book(lab, "r1", gpus("a", 0), 100.0, 200.0)
     run_id = lab.submit(1, reservation="r1", held=True)
-    lab.now = 40.0
+    lab.now = 39.7
     reasons = {reason.code: reason for reason in explain(lab.state, lab.now, run_id).reasons}
     assert set(reasons) == {"held", "window"}
-    assert reasons["window"].text == "waits for its reservation r1, which begins in 1 min"
+    assert reasons["window"].text == "waits for its reservation r1, which begins in 60 s"
     assert reasons["window"].until == 100.0
     assert [reason.code for reason in explain(lab.state, 100.0, run_id).reasons] == ["held"]
 
@@ -231,14 +231,22 @@ def test_a_reservation_says_whom_it_keeps_out_and_who_is_still_on_it() -> None:
     all_of_it = reasons_of(lab, lab.submit(16))
     assert all_of_it["resources"].runs
     assert (
-        all_of_it["reserved"].text == "of all 16 GPUs 2 are kept for a reservation (r1): too few are left for 16 GPUs"
+        all_of_it["reserved"].text == "with 2 of 16 GPUs kept for a reservation (r1) the rest has no room for 16 GPUs"
     )
     assert all_of_it["reserved"].until == 9 * HOUR
     assert "reserved" not in reasons_of(lab, lab.submit(8)), "it only has to wait for another one's end"
-    mine = lab.submit(2, reservation="r1")
+    book(lab, "r2", gpus("b", 0), 0.0, 5 * HOUR)
+    assert reasons_of(lab, lab.submit(16))["reserved"].until == 9 * HOUR, "both must be over"
+    assert reasons_of(lab, lab.submit(8))["reserved"].until == 5 * HOUR, "one of them will do"
+
+
+def test_who_is_on_the_gpus_of_a_reservation_is_named() -> None:
+    lab = Lab(*two_by_eight())
+    book(lab, "r1", gpus("a", 0, 1), 0.0, 9 * HOUR)
+    mine = lab.submit(2, reservation="r1", takes=2 * HOUR)
     lab.step()
-    second = reasons_of(lab, lab.submit(1, reservation="r1"))
-    assert any(mine in reason.runs for reason in second.values()), second
+    second = reasons_of(lab, lab.submit(1, reservation="r1"))["reserved"]
+    assert (second.text, second.runs) == ("the GPUs of its reservation r1 have no room for 1 GPU now", (mine,))
 
 
 # -- what must hold ---------------------------------------------------------------------------------------------------

@@ -361,11 +361,14 @@ class Shim:
     def _exit(self) -> dict[str, Any]:
         code: int | None = 0
         signum: int | None = None
-        message, lost = "", self.unheeded or self.unsaved
+        message = ""
         cause = self.cause or "exited"
         if self.failure is not None:
             result = os.waitstatus_to_exitcode(self.failure)
             code, signum = (result, None) if result >= 0 else (None, -result)
+        # one that waits for its signal has no handler either: only who died of it cannot have saved
+        died = self.ending[0] in (signum, (code or 0) - 128)  # or a shell above it says so
+        lost = self.unheeded or (self.unsaved if died else "")
         self._read_refusals()
         if cause in ("preempted", "time_limit") and self.failure is None and self._was_through():
             cause = "exited"

@@ -115,7 +115,8 @@ class PolicyChange(Body):
     )
 
 
-THEIRS_OURS = {word: field for word, field in FIELDS.items() if "limits" not in word}  # those are read apart
+APART = ("limits", "user_limits")  # are no plain values
+THEIRS_OURS = {word: field for word, field in FIELDS.items() if word not in APART}
 
 
 class Stats(BaseModel):

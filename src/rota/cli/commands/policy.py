@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import Any
 
 import click
 
 from rota.cli.connect import connect, dry_option, emit, json_option, server_option
 
-AUTO = "auto"
+AUTO, DEFAULT = "auto", "default"
+WIDTH = 54  # of what is said of a knob: beside its name it fits into eighty columns
 
 
 @click.group(invoke_without_command=True)
@@ -45,7 +47,7 @@ def change(pairs: tuple[str, ...], dry_run: bool, as_json: bool, server: str) ->
     rota policy set policy=easy
     rota policy set scheduling_algorithm=fair_share max_concurrent_jobs=16
     rota policy set 'limits={"gpus": 4}'
-    rota policy set patience=default
+    rota policy set patience=default      (as this rota knows it)
     """
     changes = dict(_pair(text) for text in pairs)
     with connect(server) as client:
@@ -53,13 +55,7 @@ def change(pairs: tuple[str, ...], dry_run: bool, as_json: bool, server: str) ->
         for name in changes:
             if name not in known:
                 raise click.UsageError(f"{name[:50]!r} is no part of the policy; there are {', '.join(known)}")
-        if changes.get("policy") == "default":
-            changes["policy"] = AUTO  # first: it says what the others are by default
-        usual = _usual({**known, **changes})
-        for name in [name for name, value in changes.items() if value == "default"]:
-            if name not in usual:
-                raise click.UsageError(f"{name}=default: this rota does not know the default of {name}; write a value")
-            changes[name] = usual[name]
+        _by_default(known, changes)
         found = client.set_policy(dry_run=dry_run, **changes)
     if as_json:
         emit(found)
@@ -82,6 +78,21 @@ def _pair(text: str) -> tuple[str, Any]:
     return name, read
 
 
+def _by_default(known: Mapping[str, Any], changes: dict[str, Any]) -> None:
+    """Put the default where it is asked for: of the policy that there will be then."""
+    for name in ("policy", "scheduling_algorithm"):
+        if changes.get(name) == DEFAULT:
+            changes[name] = AUTO
+    then = {**known, **changes}
+    if "policy" not in changes and "scheduling_algorithm" in changes:
+        then["policy"] = changes["scheduling_algorithm"]
+    usual = _usual(then)
+    for name in [name for name, value in changes.items() if value == DEFAULT]:
+        if name not in usual:
+            raise click.UsageError(f"{name}=default: this rota does not know the default of {name}; write a value")
+        changes[name] = usual[name]
+
+
 def _usual(policy: Mapping[str, Any]) -> dict[str, Any]:
     """The default of each part: what the name of the policy stands for."""
     from dataclasses import asdict
@@ -95,18 +106,18 @@ def _usual(policy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(policy: Mapping[str, Any]) -> str:
+    """Each knob with its value, its default where that is another one, and below it what it is for."""
     from rota.cli.simulate.server import called
-    from rota.cli.table import facts, table
+    from rota.cli.table import facts
     from rota.core.knobs import ABOUT
 
     usual = _usual(policy)
-    rows = []
+    shown: list[tuple[str, object]] = [("policy", called(policy))]
     for word, value in policy.items():
         if word != "policy":
-            by_default = "" if usual.get(word, value) == value else _shown(usual[word])
-            rows.append([word, _shown(value), by_default, ABOUT.get(word, "")])
-    knobs = table(["KEY", "VALUE", "DEFAULT", "WHAT IT IS"], rows)
-    return f"{facts([('policy', called(policy))])}\n\n{knobs}\n\nto go back: rota policy set KEY=default"
+            other = "" if usual.get(word, value) == value else f"  (by default {_shown(usual[word])})"
+            shown.append((word, "\n".join([f"{_shown(value)}{other}", *wrap(ABOUT.get(word, ""), WIDTH)])))
+    return f"{facts(shown)}\n\nto go back: rota policy set KEY=default"
 
 
 def _shown(value: Any) -> str:

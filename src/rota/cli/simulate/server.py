@@ -76,7 +76,7 @@ def meant_by(said: Mapping[str, Any]) -> Policy | None:
     from rota.core.policy import Ordering, Policy
     from rota.core.presets import NAMES, named
 
-    name = said.get("policy")
+    name = said.get("policy") or said.get("scheduling_algorithm")
     try:
         return named(name) if name in NAMES else Policy(Ordering(str(said.get("scheduling_algorithm"))))
     except ValueError:
@@ -86,7 +86,7 @@ def meant_by(said: Mapping[str, Any]) -> Policy | None:
 def called(said: Mapping[str, Any]) -> str:
     """auto; or with what differs from what the name stands for: auto (patience 0.5)."""
     name = str(said.get("policy") or said.get("scheduling_algorithm") or "?")
-    usual = meant_by({"policy": name, **said})
+    usual = meant_by(said)
     if usual is None:
         return name
     other = [

@@ -21,7 +21,7 @@ class Attempt(Wire):
     exit_code: int | None = None
     reason: str | None = None  # how it came to its end
     warned: bool = False  # that its time limit was near
-    killed: bool = False  # it had not ended when its grace was over
+    killed: bool = False  # it had not ended when its grace was over, or could not save
     gpus: tuple[str, ...] = ()
     gpu_seconds: float | None = None
 
