@@ -116,3 +116,25 @@ def test_a_symlink_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(DataDirError):
         open_data_dir(tmp_path)
     assert not (tmp_path / "elsewhere").exists()
+
+
+# Holds the directory, forks one that has not become another program yet, says its number and dies.
+ORPHANS = """
+import os, sys, time
+from rota.adapters.datadir import open_data_dir
+held = open_data_dir(sys.argv[1])
+if os.fork() == 0:
+    sys.stdout.close()
+    os.close(1)
+    time.sleep(float(sys.argv[2]))
+    os._exit(0)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_lock_that_a_dead_server_left_to_a_child_is_waited_for(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", ORPHANS, str(tmp_path / "a"), "0.3"], check=False)
+    open_data_dir(tmp_path / "a").close()
+    subprocess.run([sys.executable, "-c", ORPHANS, str(tmp_path / "b"), "4"], check=False)
+    with pytest.raises(DataDirBusy, match="another Rota server"):
+        open_data_dir(tmp_path / "b")

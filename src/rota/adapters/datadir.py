@@ -1,7 +1,7 @@
 """The directory a server keeps its things in, and the lock that says whose it is.
 
 The lock is a flock on an open file: the kernel drops it when the process dies, however it dies, so that a leftover file
-never blocks a start. The text in the file is only for people.
+never blocks a start. The text in the file is for people, and says whether the one who locked it is still there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import fcntl
 import os
 import time
 from pathlib import Path
+
+ORPHANED_S = 2.0  # how long a lock outlives its server at most
 
 
 class DataDirError(Exception):
@@ -53,7 +55,7 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
     except OSError as error:
         raise DataDirError(f"cannot use {where} as the data directory: {error.strerror}") from error
     try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(lock_fd)
         _sign(lock_fd)
     except BlockingIOError as error:
         holder = _holder(lock_fd)
@@ -74,6 +76,21 @@ def _must_be_ours(where: Path) -> None:
         raise DataDirError(f"{where} is not empty and no data directory of Rota's; choose another --data-dir")
 
 
+def _lock(lock_fd: int) -> None:
+    """A server that was killed while it started a process may have left its lock to that one, until it has become
+    another program: a moment, for which one waits. BlockingIOError: somebody has it."""
+    give_up = time.monotonic() + ORPHANED_S
+    while True:
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pid = _signed(lock_fd)[0]
+            if not pid.isdigit() or os.path.exists(f"/proc/{pid}") or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+
+
 def _sign(lock_fd: int) -> None:
     os.ftruncate(lock_fd, 0)
     started = time.strftime("%Y-%m-%d %H:%M:%S %z")
@@ -82,5 +99,11 @@ def _sign(lock_fd: int) -> None:
 
 def _holder(lock_fd: int) -> str:
     """' (pid 123, since ...)'; empty when it has not signed yet."""
-    pid, _, since = os.pread(lock_fd, 100, 0).decode("ascii", "replace").strip().partition(" ")
+    pid, since = _signed(lock_fd)
     return f" (pid {pid}, since {since})" if pid.isdigit() else ""
+
+
+def _signed(lock_fd: int) -> tuple[str, str]:
+    """By whom, and since when."""
+    pid, _, since = os.pread(lock_fd, 100, 0).decode("ascii", "replace").strip().partition(" ")
+    return pid, since
