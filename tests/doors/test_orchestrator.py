@@ -184,6 +184,11 @@ def test_only_an_admin_may_turn_the_wheel(make_server: Callable[..., Server]) ->
     assert server.get("/orchestrator/status").ok()["running"] is True
 
 
+def test_nobody_is_called_nothing(common: Server) -> None:
+    refused = common.put("/orchestrator/policy", {"user_limits": {"": {"gpus": 8}}})
+    assert refused.status == 422 and refused.json["detail"][0]["loc"][:2] == ["body", "user_limits"]
+
+
 @pytest.mark.parametrize(
     ("change", "where"),
     [

@@ -9,7 +9,7 @@ import pytest
 from rota.core.node import simulated_cluster
 from rota.sim.cluster import read_cluster
 from rota.sim.model import Job
-from rota.sim.trace import BadTrace, check_fits, read_trace, says_who_may_be_stopped
+from rota.sim.trace import BadTrace, check_fits, columns, read_trace
 
 HEADER = "job_id,submit_time_s,duration_s,gpus"
 FULL = HEADER + ",user,limit_s,priority,preemptible"
@@ -105,9 +105,10 @@ def test_all_bad_lines_are_named_at_once(tmp_path: Path) -> None:
         check_fits(jobs, simulated_cluster(1, 1), "jobs.csv")
 
 
-@pytest.mark.parametrize(("header", "said"), [(HEADER, False), (FULL, True), ("\n" + FULL, True)])
-def test_whether_it_says_who_may_be_stopped(tmp_path: Path, header: str, said: bool) -> None:
-    assert says_who_may_be_stopped(written(tmp_path, f"{header}\n")) is said
+@pytest.mark.parametrize("header", [HEADER, FULL, "\n" + FULL])
+def test_which_columns_are_used(tmp_path: Path, header: str) -> None:
+    used, unused = columns(written(tmp_path, f"{header}, prority,\n"))
+    assert (used, unused) == (header.strip().split(","), ["prority", ""])
 
 
 def test_files_that_are_no_text_or_not_there(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class Calibrator:
             slots = self._read()
             if self._correction is None:
                 self._correction = Correction(_scored(slots))
-            foretold = self._correction.corrected(odds.p50 - at, odds.p90 - at)
+            foretold = self._correction.corrected(odds.p50 - at, odds.p90 - at, odds.least - at)
             if run.id not in self._waiting and at - self._noted_at >= OFTEN_S:
                 self._noted_at = at
                 attempt = run.attempts_made + 1

@@ -88,9 +88,10 @@ class Correction:
             before = (_factor(middle, 0.5, before[0]), _factor(late, 0.9, before[1]))
             self._factors.append(before)
 
-    def corrected(self, walked50_s: float, walked90_s: float) -> Foretold:
+    def corrected(self, walked50_s: float, walked90_s: float, least_s: float = 0.0) -> Foretold:
+        """`least_s`: what no correction can make shorter."""
         middle, late = self._factors[horizon(walked50_s)]
-        told50_s = max(0.0, (walked50_s + FLOOR_S) * middle - FLOOR_S)
+        told50_s = max(0.0, min(least_s, walked50_s), (walked50_s + FLOOR_S) * middle - FLOOR_S)
         told90_s = max(told50_s, (walked90_s + FLOOR_S) * late - FLOOR_S)
         return Foretold(walked50_s, walked90_s, told50_s, told90_s)
 

@@ -170,7 +170,7 @@ class _Pass:
         """It need not keep off a reservation: whoever has that is more urgent, and can stop it when the time comes."""
         if run.spec.filler:
             return True
-        able = self.ordering is Ordering.AUTO and self.policy.preemption and run.spec.saves and run.spec.stoppable
+        able = self.ordering is Ordering.AUTO and self.policy.preemption and run.saves and run.spec.stoppable
         if not able or self.reserve is None:
             return able
         head, ahead = self.snap.runs[self.reserve.run_id], self.reserve.at - self.snap.now

@@ -41,4 +41,4 @@ def yields(policy: Policy, run: Run) -> bool:
     """Can be stopped for a short run: a filler, or with its work kept, or because it is of low priority."""
     if run.spec.filler:
         return True
-    return policy.preemption and run.spec.stoppable and (run.spec.saves or run.priority < NORMAL)
+    return policy.preemption and run.spec.stoppable and (run.saves or run.priority < NORMAL)

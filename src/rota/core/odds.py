@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rota.core.distribution import Distribution
+from rota.core.distribution import SHORTEST_S, Distribution
 from rota.core.predict import distribution, hash_text
 from rota.core.rank import before
 from rota.core.run import Run
@@ -38,6 +38,7 @@ class Odds:
     scenarios: int
     confidence: str  # good, fair, rough
     rests_on: str  # in words
+    least: float = 0.0  # it cannot start before this, whoever ends when: what is reserved stays so
 
 
 NOTHING = Odds(None, None, 0, "", "")
@@ -66,7 +67,13 @@ class Scenarios:
         rough = any(guessed for _, guessed in found) or 2 * kinds["a guess"] > kinds.total()
         narrow = p90 is not None and p90 - self.now <= SURE * (p50 - self.now) + UNSURE_S
         confidence = "rough" if rough else "good" if narrow else "fair"
-        return Odds(p50, p90, len(starts), confidence, _words(kinds))
+        return Odds(p50, p90, len(starts), confidence, _words(kinds), self._least(run_id, each))
+
+    def _least(self, run_id: str, budget: int) -> float:
+        """If everybody in the way were done at once."""
+        if not self.state.calendar:
+            return self.now
+        return Walk(self.state, self.now, lambda run, done_s: SHORTEST_S).find(run_id, budget) or self.now
 
     def _start(self, number: int, run_id: str, budget: int) -> tuple[float, bool]:
         """When it starts in this walk, inf = never; and whether that lies beyond what could be walked."""

@@ -93,10 +93,10 @@ class Stopping:
 
     def _add(self, run: Run, attempt: Attempt) -> None:
         lost_s = self.policy.restart_cost_s
-        if not run.spec.saves:
+        if not run.saves:
             lost_s += max(0.0, self.snap.now - attempt.planned_at)
         one = Holder(run, attempt.placement, self.standing(run), gpu_count(attempt.placement) * lost_s)
-        (self.ranked if self.moving and run.spec.saves else self.plain).append(one)
+        (self.ranked if self.moving and run.saves else self.plain).append(one)
 
     def standing(self, run: Run) -> float:
         if not self.moving:

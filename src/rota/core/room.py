@@ -23,6 +23,8 @@ from rota.core.times import about, told
 from rota.core.usage import Shares
 from rota.core.zones import EVERYWHERE, Zone, Zones
 
+LATE_S = 1.0  # what is expected to end at this very moment was expected to end before
+
 
 def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason]:
     request = run.spec.request
@@ -43,8 +45,9 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
             return [Reason("nodes", f"{describe(request)} would need nodes that are out of service: {out}")]
         free = board.free_gpus
         there = f"{free} are free, but not so that it fits" if free >= request.gpus else f"{free or 'none'} free now"
-        text = f"needs {describe(request)}; {there}"
-        found = Reason("resources", text, _holders(snap, spot.placement), spot.at)
+        late = spot.at <= snap.now + LATE_S
+        text = f"needs {describe(request)}; {there}{'; who has them should have ended by now' if late else ''}"
+        found = Reason("resources", text, _holders(snap, spot.placement), None if late else spot.at)
         return [found, *_too_much_kept(zones, request, zone), *standing_back, *_stopping(snap, run, board)]
     hole = plan.reserve
     late = hole is not None and snap.now + bound_s(run) > hole.at

@@ -221,5 +221,13 @@ class Run:
     attained_s: float = 0.0  # of its work, done in earlier attempts and kept by checkpoints
     belief: tuple[float, ...] = ()  # how long it may take, as points: see belief.py; () = as declared
 
+    @property
+    def saves(self) -> bool:
+        """Its work outlives a stop: it says so, and did not prove otherwise when it was stopped last."""
+        if not self.spec.saves or not self.past:
+            return self.spec.saves
+        last = self.past[-1].exit
+        return not (last.killed and last.cause is Cause.PREEMPTED)
+
 
 KEPT_ATTEMPTS = 20

@@ -66,11 +66,12 @@ def read_trace(path: str | Path, *, preemptible: bool | None = None) -> list[Job
         raise BadTrace(f"{path}: is not UTF-8 text; a trace is a CSV file with a header") from None
 
 
-def says_who_may_be_stopped(path: str | Path) -> bool:
-    """Has the trace a column for it? Of one that was read."""
+def columns(path: str | Path) -> tuple[list[str], list[str]]:
+    """Of a trace that was read: the columns that are used, and those that are not."""
     with open(path, encoding="utf-8-sig", newline="") as file:
-        header = next((row for row in csv.reader(file) if row), [])
-    return "preemptible" in (name.strip() for name in header)
+        header = [name.strip() for name in next((row for row in csv.reader(file) if row), [])]
+    known = REQUIRED + OPTIONAL
+    return [name for name in header if name in known], [name for name in header if name not in known]
 
 
 def check_fits(jobs: Iterable[Job], nodes: Sequence[Node], source: str = "") -> None:

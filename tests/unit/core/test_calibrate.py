@@ -10,6 +10,14 @@ from rota.core.calibrate import Correction, Foretold, Scored, horizon, sheet
 from rota.core.runtimes import Ran, run_sheet
 
 
+def test_nothing_is_told_sooner_than_it_can_be() -> None:
+    sooner = Correction([scored(700, 900, 70)] * 200)
+    assert sooner.corrected(700.0, 900.0).told50_s < 300.0
+    told = sooner.corrected(700.0, 900.0, 650.0)
+    assert told.told50_s == told.told90_s == 650.0
+    assert sooner.corrected(700.0, 900.0, 2000.0).told50_s == 700.0, "the walks have seen it sooner than that"
+
+
 def scored(told50_s: float, told90_s: float, waited_s: float) -> Scored:
     return Scored(Foretold(told50_s, told90_s, told50_s, told90_s), waited_s)
 

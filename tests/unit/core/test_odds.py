@@ -116,6 +116,18 @@ def test_who_makes_way_is_part_of_what_is_foretold():
     assert (odds.p50, odds.p90) == (530, 530), "after the grace of the one that is stopped, not after its end"
 
 
+def test_what_is_reserved_stays_so_whoever_ends():
+    lab = Lab(*two_by_eight())
+    lab.submit(8, takes=5000.0)
+    lab.step()
+    kept = Reservation("r1", "ann", "", 0.0, 9000.0, (Slice("b", 0xFF),), 0.0)
+    lab.tell(e.ReservationMade(at=0.0, reservation=kept))
+    all_of_it, half = lab.submit(16), lab.submit(8)
+    scenarios = Scenarios(lab.state, lab.now)
+    assert scenarios.odds(all_of_it).least == 9000.0
+    assert scenarios.odds(half).least < 10.0
+
+
 def test_far_ahead_it_is_told_from_the_work_and_called_rough(monkeypatch):
     monkeypatch.setattr(odds_module, "BUDGET", 60_000)
     lab = Lab(node("a", gpus=1), policy=named("easy"), checked=False)

@@ -281,3 +281,25 @@ def test_who_grows_more_urgent_by_waiting_alone_is_looked_at_in_time():
     assert [victim.for_run for victim in plan.preempts] == [waiting]
     assert 20 * hour < lab.now < 50 * hour
     assert looks < 100
+
+
+def test_who_proved_that_it_does_not_save_is_stopped_only_for_a_higher_priority_from_then_on():
+    lab = Lab(node("a"), policy=named("auto"))
+    long = lab.submit(8, takes=1e5, time_limit_s=1e5, preemptible=True, saves=True)
+    lab.step()
+    for killed in (False, True):
+        lab.now += 4000.0
+        first = lab.submit(8, takes=60.0, time_limit_s=60.0)
+        assert [stop.run_id for stop in lab.step().preempts] == [long], "it says that it saves"
+        lab.end(long, Exit(Cause.PREEMPTED, killed=killed))
+        lab.step()
+        lab.now += 60.0
+        lab.end(first)
+        lab.step()
+        assert lab.run(long).attempt is not None
+        assert lab.run(long).saves is not killed
+    lab.now += 4000.0
+    lab.submit(8, takes=60.0, time_limit_s=60.0)
+    assert victims(lab) == []
+    lab.submit(8, takes=60.0, time_limit_s=60.0, priority=HIGH)
+    assert victims(lab) == [long]

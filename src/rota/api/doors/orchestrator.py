@@ -30,6 +30,7 @@ changing = asyncio.Lock()  # a change is made to what the last one left
 
 MOST_EXPRESS = 4.0  # times the square root of all GPUs: of 16 that is all of them
 Number = Annotated[int, Field(ge=0, le=int(LARGEST)), NUMBER]
+Person = Annotated[Word, Field(min_length=1)]
 Seconds = Annotated[float, Field(ge=0, le=LARGEST), NUMBER]
 
 
@@ -107,7 +108,7 @@ class PolicyChange(Body):
     max_reserved_gpu_seconds: Seconds | None = _knob("max_reserved_gpu_seconds")
     max_queue: Annotated[int, Field(ge=1, le=int(LARGEST)), NUMBER] | None = _knob("max_queue")
     limits: LimitsOf | None = _knob("limits")
-    user_limits: Annotated[dict[Word, LimitsOf], Field(max_length=10_000)] | None = _knob("user_limits")
+    user_limits: Annotated[dict[Person, LimitsOf], Field(max_length=10_000)] | None = _knob("user_limits")
 
     model_config = ConfigDict(
         extra="forbid",

@@ -41,13 +41,13 @@ def show(as_json: bool, server: str) -> None:
 @server_option
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
 def change(pairs: tuple[str, ...], dry_run: bool, as_json: bool, server: str) -> None:
-    """Change it. Admins only.
+    """Change it. Admins only. A default is the one that this version of the command knows.
 
     \b
     rota policy set policy=easy
     rota policy set scheduling_algorithm=fair_share max_concurrent_jobs=16
     rota policy set 'limits={"gpus": 4}'
-    rota policy set patience=default      (as this rota knows it)
+    rota policy set patience=default
     """
     changes = dict(_pair(text) for text in pairs)
     with connect(server) as client:

@@ -152,7 +152,8 @@ def _tell(client: Client, run_id: str, dry_run: bool, staying: bool) -> None:
 
 def _suggest(run: Any) -> None:
     if run.get("suggestion"):
-        say(f"note: {plain(run['suggestion'])}; a time limit (-t) lets it start sooner")
+        shorter = "a shorter" if run.get("time_limit_seconds") else "a"
+        say(f"note: {plain(run['suggestion'])}; {shorter} time limit (-t) may let it start sooner")
 
 
 def _note_nodes(client: Client, gpus: int, nodes: int | None) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rota.sim.model import Job
 
 MOST_POLICIES = 12
+MOST_COLUMNS, MOST_NAME = 10, 40  # of those that are not used
 ALL_MAY = (
     "The trace has no column `preemptible`: every job is taken to be one that may be stopped and saves. "
     "--preemptible none says the opposite, --no-preempt keeps the policies from stopping any."
@@ -60,17 +61,21 @@ def ask(options: Options, say: Say) -> Asked:
 
 
 def _of_trace(trace: Path, options: Options, nodes: tuple[Node, ...], policies: tuple[Named, ...]) -> Asked:
-    from rota.sim.trace import BadTrace, check_fits, read_trace, says_who_may_be_stopped
+    from rota.sim.trace import BadTrace, check_fits, columns, read_trace
 
     if not nodes:
         raise click.UsageError("a trace does not say what it ran on: add --nodes, such as --nodes 2x8")
     try:
         jobs = read_trace(trace, preemptible=options.all_preemptible)
         check_fits(jobs, nodes, str(trace))
-        open_question = options.preemptible is None and not options.no_preempt and not says_who_may_be_stopped(trace)
+        used, unused = columns(trace)
     except BadTrace as error:
         raise click.BadParameter(str(error), param_hint="TRACE") from None
-    assumed = ALL_MAY if open_question else ""
+    open_question = options.preemptible is None and not options.no_preempt and "preemptible" not in used
+    shown = ", ".join(name[:MOST_NAME] or "one without a name" for name in unused[:MOST_COLUMNS])
+    said = [ALL_MAY] if open_question else []
+    said += [f"Columns of it that are not used: {shown}{', ...' * (len(unused) > MOST_COLUMNS)}."] if unused else []
+    assumed = "\n".join(said)
     return Asked(str(trace), tuple(jobs), nodes, policies, options.declared or "class", assumed=assumed)
 
 

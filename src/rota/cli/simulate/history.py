@@ -55,7 +55,8 @@ class Past:
     submitted_at: float  # when it got into line
     ended_at: float
     needs: tuple[str, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece, ...]  # of work that counted
+    stops: int = 0  # for others, whether it saved or not
 
 
 @dataclass(slots=True)
@@ -138,7 +139,8 @@ def _unfit(run: Run) -> str:
 def _past(run: Run) -> Past:
     ran = [one for one in run.attempts if one.started is not None and one.ended is not None]
     # what was preempted went on from its checkpoint; what was lost, failed or had to be killed began anew
-    kept = [one for one in ran[:-1] if (one.reason or "").startswith("preempted") and not one.killed] + ran[-1:]
+    stopped = [one for one in ran[:-1] if (one.reason or "").startswith("preempted")]
+    kept = [one for one in stopped if not one.killed] + ran[-1:]
     pieces = tuple(Piece(one.started or 0.0, one.ended or 0.0, _place(one.gpus)) for one in kept)
     in_line = run.queued_at or run.created_at or 0.0
     if in_line > pieces[0].start:  # held and let go between two attempts
@@ -157,6 +159,7 @@ def _past(run: Run) -> Past:
         ended_at=run.ended_at or 0.0,
         needs=tuple(str(one.get("run_id", "")) for one in needs if isinstance(one, dict)) if needs else (),
         pieces=pieces,
+        stops=len(stopped),
     )
 
 
@@ -231,7 +234,7 @@ def _live(jobs: Sequence[Job], past: Sequence[Past], nodes: Sequence[Node], orig
         gpus=sum(len(node.gpus) for node in nodes),
         segments=tuple(sorted(segments, key=lambda one: one.end_s)),
         ends=ends,
-        stops=tuple(len(one.pieces) - 1 for one in past),
+        stops=tuple(one.stops for one in past),
         gpus_of=tuple(gpus_of.items()),
     )
 
