@@ -256,6 +256,27 @@ def test_threads_share_a_client():
     assert len(server.asked) == 160 and not wrong
 
 
+def test_a_call_that_outlives_its_client_leaves_no_connection_open(tmp_path):
+    """As a screen that is left while a thread of it still asks the server."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def reply(asked: Asked) -> bytes:
+        begun.set()
+        assert go_on.wait(60)
+        return ok({})
+
+    with stub(reply, tmp_path / "rota.sock") as server:
+        client = Client(server.url)
+        asking = threading.Thread(target=client.health)
+        asking.start()
+        assert begun.wait(60)
+        client.close()
+        go_on.set()
+        asking.join(60)
+        assert not asking.is_alive()
+        assert not client._talk._idle, "nobody would close it any more"
+
+
 def test_tasks_share_a_client():
     async def main(url: str) -> list[str]:
         async with AsyncClient(url) as client:

@@ -95,10 +95,20 @@ class Exchange:
                 raise RotaError("the token holds characters that no token has; check ROTA_TOKEN or: rota login")
             self.headers["X-Auth-Token"] = token
         self._idle: deque[Any] = deque()
+        self._closed = False
 
     def close(self) -> None:
+        """Close idle connections. A call of another thread that is still under way closes its own when it ends."""
+        self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         while self._idle:
-            self.io.close(self._idle.pop())
+            try:
+                link = self._idle.pop()
+            except IndexError:  # another thread took the last one
+                return
+            self.io.close(link)
 
     # -- one call with all its tries --------------------------------------------------------------------------------
     def call(self, call: Call[T]) -> Steps[T]:
@@ -204,6 +214,9 @@ class Exchange:
     def _put_back(self, link: Any, answer: wire.Answer) -> None:
         if answer.keep_alive and len(self._idle) < IDLE_KEPT:
             self._idle.append(link)
+            # Looked at after the append: whichever of close() and this comes last sees the connection.
+            if self._closed:
+                self._close_idle()
         else:
             self.io.close(link)
 
