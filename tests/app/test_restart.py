@@ -236,7 +236,8 @@ def test_a_new_start_decides_on_the_nodes_of_today_not_on_those_of_the_last_serv
         queued = [rota.do(ROOT, Submit(Spec("x", ("true",), "/"))).id for _ in range(4)]
         before = rota.ask(lambda state, now: state.version)
         until(lambda: all(rota.run(run_id).state is RunState.RUNNING for run_id in running), "both run")
-    time.sleep(0.7)  # both have ended unseen: yesterday's two nodes look free
+    ends = [data / "attempts" / f"{run_id}-1" / "exit" for run_id in running]
+    until(lambda: all(end.exists() for end in ends), "both have ended unseen: yesterday's two nodes look free")
     with open_rota(Settings(data, simulated=(1, 1))) as parts:
         rota = parts.service
         assert {rota.wait(run_id, 60).state for run_id in [*running, *queued]} == {"succeeded"}

@@ -180,7 +180,7 @@ def test_a_cancel_ends_the_holder_and_says_so(rig, backend, reports):
     backend.launch(order)
     backend.stop(order.attempt_id, StopOrder("cancelled"))
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
-    assert rig.people[-1].wait(15) == -signal.SIGTERM
+    assert rig.people[-1].wait(60) == -signal.SIGTERM
 
 
 def test_a_deaf_holder_is_killed_with_all_it_started(rig, backend, reports):

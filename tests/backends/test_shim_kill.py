@@ -64,7 +64,7 @@ class Range:
             yield
         finally:
             strace.terminate()
-            strace.communicate(timeout=10)
+            strace.communicate(timeout=60)
 
     def attach(self, options: tuple[str, ...]) -> subprocess.Popen[str] | None:
         """None when a worker went away meanwhile: one that was shot just after it was through."""
@@ -75,7 +75,7 @@ class Range:
         if all("attached" in strace.stderr.readline() for _ in workers):
             return strace
         strace.terminate()
-        strace.communicate(timeout=10)
+        strace.communicate(timeout=60)
         return None
 
     def points(self, trace: Path) -> list[Point]:

@@ -110,7 +110,7 @@ def test_attach_by_hand_and_detach(rig: LocalRig, backend: LocalBackend, reports
     while b"got:one" not in seen:
         seen += os.read(screen, 4096)
     os.write(keyboard, terminal.DETACH)
-    person.join(10)
+    person.join(60)
     assert result == ["detached"]
     assert reports.exit(order.attempt_id) is None
     for fd in (stdin, keyboard, screen, stdout):
@@ -141,7 +141,7 @@ def tmux() -> Iterator[Callable[..., str]]:
 
     def call(*argv: str) -> str:
         return subprocess.run(
-            ["tmux", "-L", name, *argv], check=True, capture_output=True, text=True, timeout=10
+            ["tmux", "-L", name, *argv], check=True, capture_output=True, text=True, timeout=60
         ).stdout
 
     call.__name__ = name

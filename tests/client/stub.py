@@ -115,7 +115,7 @@ def stub(reply: Reply, path: Path | None = None, tls: ssl.SSLContext | None = No
         yield made
     finally:
         made.close()
-        thread.join(10)
+        thread.join(60)
 
 
 def ok(value: Any, status: str = "200 OK", **headers: str) -> bytes:

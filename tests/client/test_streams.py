@@ -152,4 +152,4 @@ def test_leaving_early_closes_the_line():
         heard = client.events(0)
         assert next(iter(heard))["seq"] == 1
         heard.close()  # type: ignore[attr-defined]
-        assert left.wait(20), "the server noticed"
+        assert left.wait(60), "the server noticed"

@@ -46,7 +46,7 @@ def hear(process: subprocess.Popen[str]) -> str:
 
 def finish(*processes: subprocess.Popen[str]) -> None:
     for process in processes:
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def pairs(path: Path, count: int) -> None:
@@ -94,7 +94,7 @@ def test_children_do_not_inherit_it(tmp_path: Path) -> None:
         except DataDirBusy:  # Linux wakes the parent a moment before the child's exec has closed its copy
             assert time.monotonic() < until
     assert child.poll() is None
-    child.communicate(b"\n", timeout=10)
+    child.communicate(b"\n", timeout=60)
 
 
 def test_it_is_private(tmp_path: Path) -> None:
