@@ -54,6 +54,8 @@ class Settings:
     run_as: str = ""  # on a server that runs as root: the account of people who have none on this machine
     login_tries: int = 10  # failed logins a minute and source
     agent_calls: int = 600  # calls a minute of one agent
+    person_live_mb: int = 64  # MiB of commands and environments of one person's runs that have not ended; 0 = no bound
+    person_ledger_mb: int = 256  # MiB that one person may add to the ledger in a day; 0 = no bound
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
@@ -155,6 +157,8 @@ SOURCES = (
     Source("run_as", ("ROTA_RUN_AS",), str),
     Source("login_tries", ("ROTA_LOGIN_TRIES",), _number(1, 100_000)),
     Source("agent_calls", ("ROTA_AGENT_CALLS",), _number(1, 10_000_000)),
+    Source("person_live_mb", ("ROTA_PERSON_LIVE_MB",), _number(0, 1_000_000)),
+    Source("person_ledger_mb", ("ROTA_PERSON_LEDGER_MB",), _number(0, 1_000_000)),
 )
 # A client's alone: where the lease door is (see rota.cli.lease). No setting of a server.
 NOTICED = ("GPUSCHED_URL",)

@@ -30,6 +30,7 @@ from rota.adapters.store.house import bind_house
 from rota.adapters.store.open import is_url, open_reader, open_store
 from rota.api.offline import OfflineTokens
 from rota.app.accounts import Accounts
+from rota.app.budget import MIB, Budget, Quotas
 from rota.app.commands import Draft
 from rota.app.dispatch import Site
 from rota.app.errors import CannotStart, Conflict, NotFound, Refused, Unavailable
@@ -86,6 +87,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
             new_id=new_id,
             site=Site(str(data_dir.path / "checkpoints"), _own_env(), _accounts(settings)),
             on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
+            budget=Budget(Quotas(settings.person_live_mb * MIB, settings.person_ledger_mb * MIB)),
         )
         service = Service(loop)
         stack.callback(service.abandon, Unavailable("it was closed"))

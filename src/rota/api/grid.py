@@ -18,10 +18,20 @@ Scalar = str | int | float | bool | None
 
 def cells(parameters: Mapping[str, Any], most: int) -> list[dict[str, Scalar]]:
     """In the order of the keys, the last one changing fastest. The product itself is never built."""
-    if len(parameters) > MOST_KEYS:
-        raise Invalid(f"parameters: {len(parameters)} are too many, use at most {MOST_KEYS}", "parameters")
+    _must_be_few(parameters)
     choices = [_choices(key, value) for key, value in parameters.items()]
     return [dict(zip(parameters, values, strict=True)) for values in islice(product(*choices), most)]
+
+
+def weigh(parameters: Mapping[str, Any], most: int) -> tuple[int, int]:
+    """Return how many cells there will be, and the bytes of all their options, in the command line and in a label each.
+    No cell is built for it."""
+    _must_be_few(parameters)
+    lengths = [
+        [2 * (len(key) + len(str(one)) + 4) for one in _choices(key, value)] for key, value in parameters.items()
+    ]
+    count = min(most, math.prod(map(len, lengths)))
+    return count, sum(map(sum, islice(product(*lengths), most)))
 
 
 def size(parameters: Mapping[str, Any]) -> int:
@@ -32,6 +42,11 @@ def size(parameters: Mapping[str, Any]) -> int:
 def command_for(base: str, cell: Mapping[str, Scalar]) -> str:
     """Values are quoted, so that none of them can be more than a value."""
     return base + "".join(f" --{key}={shlex.quote(str(value))}" for key, value in cell.items())
+
+
+def _must_be_few(parameters: Mapping[str, Any]) -> None:
+    if len(parameters) > MOST_KEYS:
+        raise Invalid(f"parameters: {len(parameters)} are too many, use at most {MOST_KEYS}", "parameters")
 
 
 def _choices(key: str, value: Any) -> list[Scalar]:

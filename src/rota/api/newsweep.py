@@ -34,6 +34,7 @@ from rota.api.newrun import Note
 from rota.api.shelf import Shelf, owner_of
 from rota.api.sweepbook import KIND
 from rota.app.authz import Principal, Role
+from rota.app.budget import MAX_MANY_BYTES, too_large
 from rota.app.commands import Draft, PutRecord, Submit, SubmitMany
 from rota.app.errors import Conflict, Invalid
 from rota.app.ports import Record
@@ -185,7 +186,7 @@ def _submits(
 ) -> tuple[Submit, ...]:
     if not asked.base_command.strip():
         raise Invalid("base_command: is empty; give what to run", "base_command")
-    cells = grid.cells(asked.parameters, most)
+    cells = _cells(asked, most)
     if asked.workspace is not None and len(cells) * len(asked.workspace.diff) > MOST_DIFFS:
         raise Invalid("workspace: this diff is too large to be kept with so many runs; commit first", "workspace")
     size = sum(len(name) + len(value) for name, value in asked.env.items())
@@ -212,6 +213,23 @@ def _submits(
         submit = submit_of(spec, who, "", asked, user=None, held=held, key=own_key, private=house.settings.private)
         found.append(replace(submit, user="" if owner == who.owner else owner))
     return tuple(found)
+
+
+def _cells(asked: NewSweep, most: int) -> list[dict[str, grid.Scalar]]:
+    """The grid, refused before it is built where what each run takes x runs is over what one request may take."""
+    count, texts = grid.weigh(asked.parameters, most)
+    each = {
+        "base_command": len(asked.base_command),
+        "name": len(asked.name),
+        "workdir": len(asked.workdir or ""),
+        "tags": sum(map(len, asked.tags)),
+        "chat_session_id": len(asked.chat_session_id or ""),
+    }
+    size = count * sum(each.values()) + texts
+    if size > MAX_MANY_BYTES:
+        largest = max(each, key=lambda name: each[name])
+        raise too_large(largest if count * each[largest] >= texts else "parameters", size, count)
+    return grid.cells(asked.parameters, most)
 
 
 async def change_sweep(

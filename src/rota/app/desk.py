@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from rota.app.accounts import ONE_FOR_ALL, Accounts
 from rota.app.authz import Principal
+from rota.app.budget import Budget
+from rota.app.envs import SharedEnvs
 from rota.app.errors import Conflict, Invalid, NotFound
 from rota.app.ports import KeyRecord, Record, Store
 from rota.core.events import Event, RunEvent
@@ -41,6 +43,8 @@ class Desk:
         *,
         kinds: dict[str, int] | None = None,
         accounts: Accounts = ONE_FOR_ALL,
+        budget: Budget | None = None,
+        envs: SharedEnvs | None = None,
     ) -> None:
         self.state = state
         self.store = store
@@ -48,6 +52,8 @@ class Desk:
         self.tick = tick
         self._new_id = new_id
         self.accounts = accounts
+        self.budget = budget or Budget()
+        self.envs = envs or SharedEnvs()
         self.events: list[Event] = []
         self.keys: dict[tuple[str, str], KeyRecord] = {}
         self.records: dict[tuple[str, str], Record | None] = {}  # as this batch leaves them; None = gone
@@ -56,7 +62,17 @@ class Desk:
     def trial(self) -> Desk:
         """A desk to try something out on: what is written there goes nowhere."""
         state, kinds = self.state.fork(), dict(self.kinds)
-        twin = Desk(state, self.store, self.now, self.tick, self._new_id, kinds=kinds, accounts=self.accounts)
+        twin = Desk(
+            state,
+            self.store,
+            self.now,
+            self.tick,
+            self._new_id,
+            kinds=kinds,
+            accounts=self.accounts,
+            budget=self.budget,
+            envs=self.envs,
+        )
         twin.state.history = self.state.history.copy()
         twin.state.touched = dict(self.state.touched)
         twin.keys, twin.records = dict(self.keys), dict(self.records)

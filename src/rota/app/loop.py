@@ -21,7 +21,9 @@ from threading import Condition, Thread
 from typing import Any
 
 from rota.app import dispatch, reconcile
+from rota.app.budget import Budget
 from rota.app.desk import Answer, Desk, Item, NewId, Work
+from rota.app.envs import SharedEnvs
 from rota.app.errors import Full, Refused, Unavailable
 from rota.app.ports import Backend, Clock, Ended, Fenced, Report, Store, StoreBroken, StoreBusy, StoreError, StoreFull
 from rota.app.reserve import expire
@@ -56,6 +58,7 @@ class Loop:
         new_id: NewId,
         site: dispatch.Site,
         on_fatal: Callable[[BaseException], None],
+        budget: Budget | None = None,
     ) -> None:
         self.store = store
         self.backend = backend
@@ -63,6 +66,8 @@ class Loop:
         self.new_id = new_id
         self.site = site
         self.on_fatal = on_fatal
+        self.budget = budget or Budget()
+        self.envs = SharedEnvs()
         self.state = State()
         self.kinds: dict[str, int] = {}  # how many records of each kind there are, see records
         self.subscribers: list[Subscriber] = []
@@ -187,8 +192,7 @@ class Loop:
         if self.degraded and not self._recover():
             self._turn_away(batch)
             return
-        now, tick, accounts = self.now(), self.clock.tick(), self.site.accounts
-        desk = Desk(self.state, self.store, now, tick, self.new_id, kinds=self.kinds, accounts=accounts)
+        desk = self._desk()
         answers: list[tuple[Answer, Any]] = []
         for item in batch:
             if isinstance(item, Item):
@@ -225,6 +229,19 @@ class Loop:
             if isinstance(item, Ended):
                 with self._despite_os_errors():
                     self.backend.forget(item.attempt_id)
+
+    def _desk(self) -> Desk:
+        return Desk(
+            self.state,
+            self.store,
+            self.now(),
+            self.clock.tick(),
+            self.new_id,
+            kinds=self.kinds,
+            accounts=self.site.accounts,
+            budget=self.budget,
+            envs=self.envs,
+        )
 
     def _handle(self, desk: Desk, item: Item, answers: list[tuple[Answer, Any]]) -> None:
         if not item.answer.set_running_or_notify_cancel():

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 
 HOUSE = Principal("rota", Role.ADMIN)
 
+# Ends and what leads to them: taken in whatever budget is spent and however little space is left.
+FREEING: frozenset[type[Any]] = frozenset({c.Cancel, c.CancelReservation, c.EndLease, c.Report, c.Withdraw})
+
 HANDLERS: dict[type[Any], Callable[[Desk, Principal, Any], Any]] = {
     c.Submit: submit.submit,
     c.SubmitMany: submit.submit_many,
@@ -87,7 +90,17 @@ class Service:
     def post(self, who: Principal, command: c.Command, answer: Answer) -> None:
         """As send(), for who has a place for the answer already."""
         handler = HANDLERS[type(command)]
-        self._loop.post(lambda desk: handler(desk, who, command), answer)
+        frees = type(command) in FREEING
+
+        def work(desk: Desk) -> Any:
+            if not frees:
+                desk.budget.must_fit_ledger(who, desk.now)
+            first = len(desk.events)
+            done = handler(desk, who, command)
+            desk.budget.charge(who, desk.events[first:], desk.state, desk.now)
+            return done
+
+        self._loop.post(work, answer)
 
     def try_out(self, who: Principal, command: c.Command) -> Future[Any]:
         """What the command would answer, or the refusal it would meet. Nothing is written."""

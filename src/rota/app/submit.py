@@ -13,6 +13,7 @@ from typing import Any
 
 from rota.app import records
 from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, authorise
+from rota.app.budget import must_fit_one_command
 from rota.app.commands import Rerun, Submit, SubmitMany
 from rota.app.desk import Desk
 from rota.app.errors import Conflict, Full, Invalid, NotFound
@@ -24,6 +25,7 @@ from rota.core import events as e
 from rota.core.expect import expect
 from rota.core.filler import as_filler
 from rota.core.run import ENDED, Dependency, Run, satisfied
+from rota.core.weight import Weights
 
 MAX_MANY = 10_000
 
@@ -35,6 +37,7 @@ class _Ahead:
     by_user: Counter[str] = field(default_factory=Counter)
     held: int = 0
     keys: set[str] = field(default_factory=set)
+    weights: Weights | None = None  # None = it is only one run
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ def submit_many(desk: Desk, who: Principal, command: SubmitMany) -> list[Run]:
     must_fit(command, SubmitMany)
     if len(command.submits) > MAX_MANY:
         raise Invalid(f"submits: {len(command.submits)} at once are too many, use at most {MAX_MANY}", "submits")
-    ahead = _Ahead()
+    must_fit_one_command(command.submits, command.records)
+    ahead = _Ahead(weights=Weights())
     ready = [_check(desk, who, one, _digest(one), ahead) for one in command.submits]
     known = [one.known for one in ready if one.known is not None]
     if known and len(known) == len(ready):
@@ -111,8 +115,9 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
         must_be_usable(desk, who, user, command.spec, blind=command.blind)
     if command.spec.filler:
         command = replace(command, spec=as_filler(command.spec))
-    command = _with_account(desk, who, command)
+    command = _with_shared_env(desk, _with_account(desk, who, command))
     _room(desk, user, command, ahead)
+    _must_fit_budget(desk, who, user, command, ahead)
     waiting_on = _pending(desk, command.spec.depends_on, who.owner if command.blind else None)
     written = records.check_all(desk, who, command.records, user, blank=True)
     ahead.by_user[user] += 1
@@ -125,6 +130,20 @@ def _with_account(desk: Desk, who: Principal, command: Submit) -> Submit:
     spec = command.spec
     account = None if spec.holder is not None else desk.accounts.choose(who, spec.account)
     return command if account == spec.account else replace(command, spec=replace(spec, account=account))
+
+
+def _with_shared_env(desk: Desk, command: Submit) -> Submit:
+    env = desk.envs.share(command.spec.env)
+    return command if env is command.spec.env else replace(command, spec=replace(command.spec, env=env))
+
+
+def _must_fit_budget(desk: Desk, who: Principal, user: str, command: Submit, ahead: _Ahead) -> None:
+    if ahead.weights is None:
+        more = desk.state.weights.added_by(user, command.spec)
+    else:
+        ahead.weights.add(user, command.spec)
+        more = ahead.weights.of(user)
+    desk.budget.must_fit_live(desk.state, who, user, more)
 
 
 def _known(desk: Desk, who: Principal, key: str, digest: str, ahead: _Ahead) -> Run | None:

@@ -13,6 +13,7 @@ from rota.core.resources import Placement, Slice, gpu_count
 from rota.core.run import ACTIVE, ENDED, WAITING, Run, RunState
 from rota.core.state import State
 from rota.core.usage import Load
+from rota.core.weight import Weights
 
 
 def check(state: State) -> list[str]:
@@ -24,6 +25,7 @@ def check(state: State) -> list[str]:
         *_counts(state, waiting, active),
         *_queue(state, waiting),
         *_loads(state, [*waiting, *active]),
+        *_weights(state, [*waiting, *active]),
         *_reservations(state),
     ]
 
@@ -135,6 +137,14 @@ def _loads(state: State, runs: list[Run]) -> Iterator[str]:
     for user in sorted(loads.keys() | state.load.keys()):
         if loads.get(user) != state.load.get(user):
             yield f"load of {user}: {state.load.get(user)}, there is {loads.get(user)}"
+
+
+def _weights(state: State, runs: list[Run]) -> Iterator[str]:
+    weights = Weights()
+    for run in runs:
+        weights.add(run.user, run.spec)
+    if weights.by_user != state.weights.by_user:
+        yield f"bytes of specs: {state.weights.by_user}, there are {weights.by_user}"
 
 
 def _reservations(state: State) -> Iterator[str]:

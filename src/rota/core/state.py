@@ -20,6 +20,7 @@ from rota.core.run import ACTIVE, ENDED, Run, RunState
 from rota.core.shapes import Shapes
 from rota.core.timeline import Timeline
 from rota.core.usage import Load, Usage
+from rota.core.weight import Weights
 
 _PLAIN = ("version", "at", "epoch", "boot_id", "next_seq", "policy", "paused", "pause_why")
 _COUNTS = ("active", "waiting", "held", "woken", "nodes_changed")
@@ -54,6 +55,7 @@ class State:
         self.fillers = 0  # of them
         self.calendar: tuple[Reservation, ...] = ()  # the reservations, by start
         self.load: dict[str, Load] = {}
+        self.weights = Weights()  # bytes of each person's live specs
         self.groups: dict[str, int] = {}  # group -> how many of its runs are active
         self.active = 0
         self.waiting = 0
@@ -68,6 +70,7 @@ class State:
         old = self.runs.get(run.id)
         if old is not None:
             self._unindex(old)
+        self._weigh(old, run)
         self.runs[run.id] = run
         self._index(run)
         self.touched[run.id] = run
@@ -80,6 +83,16 @@ class State:
         if run.state not in ENDED:
             raise ValueError(f"run {run_id} is not ended")
         del self.runs[run_id]
+
+    def _weigh(self, old: Run | None, new: Run) -> None:
+        """Count the bytes of a spec while its run is live. Most changes keep the spec and cost nothing."""
+        ended = new.state in ENDED
+        if old is not None and old.state not in ENDED and (ended or old.spec is not new.spec):
+            self.weights.drop(old.user, old.spec)
+            if not ended:
+                self.weights.add(new.user, new.spec)
+        elif old is None and not ended:
+            self.weights.add(new.user, new.spec)
 
     def _index(self, run: Run) -> None:
         if run.state in ENDED:
@@ -220,6 +233,7 @@ class State:
     def index_all(self) -> None:
         """After loading rows: build every index from the facts."""
         for run in self.runs.values():
+            self._weigh(None, run)
             self._index(run)
             self.shapes.add(run.spec.request)
         self.calendar = by_start(self.reservations.values())
@@ -242,5 +256,6 @@ class State:
         twin.dependents = {key: set(waiters) for key, waiters in self.dependents.items()}
         twin.timeline = self.timeline.copy()
         twin.stoppable, twin.fillers = dict(self.stoppable), self.fillers
+        twin.weights = self.weights.copy()
         twin.load = {user: load.copy() for user, load in self.load.items()}
         return twin

@@ -1,0 +1,128 @@
+"""How much of the server's memory and disk one person may take, in bytes. Admins have no budget.
+
+Two bounds, both measured in the bytes of specs and documents as the ledger stores them:
+
+- live: the specs of a person's runs that have not ended. They lie in memory, and every start of the server reads them.
+- ledger: what a person's commands have added to the ledger, which keeps it for months. The amount drains at the rate of
+  one budget a day, so that a person who submits and cancels in a circle is bounded too.
+
+The ledger's amount is charged after the fact: a command is refused once the budget is spent, and the command that
+spends it is let through (one command is bounded by MAX_MANY_BYTES). It begins anew when the server starts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rota.app.authz import Principal, Role
+from rota.app.commands import Draft, Submit
+from rota.app.errors import Full, Invalid
+from rota.core import events as e
+from rota.core.state import State
+from rota.core.times import about
+from rota.core.weight import own_bytes, pairs_bytes
+
+MIB = 1 << 20
+DAY_S = 86400.0
+EVENT_BYTES = 300  # of a row of the log without a spec or a document
+# All specs and documents of one command. The ledger writes each twice, in the log and in a row, and whoever sends a
+# command meanwhile waits for that: 16 MiB take about 0.3 s.
+MAX_MANY_BYTES = 16 * MIB
+REMEMBERED = 10_000  # people; the ledger's amounts of those least recently seen are forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Of one person, in bytes; 0 = no bound."""
+
+    live: int = 64 * MIB
+    ledger: int = 256 * MIB  # a day
+
+
+class Budget:
+    def __init__(self, quotas: Quotas | None = None) -> None:
+        self.quotas = quotas or Quotas()
+        self._added: OrderedDict[str, tuple[float, float]] = OrderedDict()  # person -> (bytes, at)
+
+    # -- live ---------------------------------------------------------------------------------------------------------
+    def must_fit_live(self, state: State, who: Principal, user: str, more: int) -> None:
+        """Refuse a run that would take this person's live specs over the budget."""
+        used, most = state.weights.of(user), self.quotas.live
+        if who.role is Role.ADMIN or not most or used + more <= most:
+            return
+        raise Full(
+            f"{user}'s runs that have not ended take {_amount(used)} of commands and environments, and this would add "
+            f"{_amount(more)}; the limit is {_amount(most)} a person. Wait until some have ended, cancel some, or put "
+            "long commands into a script"
+        )
+
+    # -- the ledger ---------------------------------------------------------------------------------------------------
+    def must_fit_ledger(self, who: Principal, now: float) -> None:
+        """Refuse to write anything more for a person whose budget of the day is spent."""
+        most = self.quotas.ledger
+        if who.role is Role.ADMIN or not most:
+            return
+        used = self._level(who.owner, now)
+        if used >= most:
+            wait = about((used - most) / most * DAY_S + 60.0)
+            raise Full(
+                f"{who.owner} has added {_amount(used)} to the ledger within a day, the limit is {_amount(most)} a "
+                f"person; it frees up with time: send it again in {wait}. Cancelling and reporting stay possible"
+            )
+
+    def charge(self, who: Principal, events: Iterable[e.Event], state: State, now: float) -> None:
+        if who.role is Role.ADMIN or not self.quotas.ledger:
+            return
+        size = _written_bytes(events, state)
+        self._added[who.owner] = (self._level(who.owner, now) + size, now)
+        self._added.move_to_end(who.owner)
+        if len(self._added) > REMEMBERED:
+            self._added.popitem(last=False)
+
+    def _level(self, person: str, now: float) -> float:
+        level, at = self._added.get(person, (0.0, now))
+        return max(0.0, level - max(0.0, now - at) * self.quotas.ledger / DAY_S)
+
+
+def must_fit_one_command(submits: Sequence[Submit], drafts: Sequence[Draft]) -> None:
+    """Refuse many runs at once whose specs and documents are too large together."""
+    if (least := sum(len(part) for one in submits for part in one.spec.argv)) > MAX_MANY_BYTES:
+        raise too_large("submits", least, len(submits))  # before anything dearer is done with that much text
+    envs = {id(one.spec.env): one.spec.env for one in submits}
+    size = sum(own_bytes(one.spec) for one in submits) + sum(map(pairs_bytes, envs.values()))
+    size += sum(len(draft.body) for draft in drafts) + sum(len(d.body) for one in submits for d in one.records)
+    if size > MAX_MANY_BYTES:
+        raise too_large("submits", size, len(submits))
+
+
+def too_large(field: str, size: int, runs: int) -> Invalid:
+    """The refusal of a command whose bytes times runs are over the bound; `size` is the product."""
+    return Invalid(
+        f"{field}: {runs:,} runs of {_amount(size / max(runs, 1))} each are {_amount(size)} together; one request may "
+        f"take {_amount(MAX_MANY_BYTES)}. Make fewer runs, or put what is long into a file or a script",
+        field,
+    )
+
+
+def _written_bytes(events: Iterable[e.Event], state: State) -> int:
+    """Return what these events add to the ledger. An environment that another live run of its person holds is there
+    already."""
+    size, holders, envs = 0, Counter[tuple[str, int]](), dict[tuple[str, int], Mapping[str, str]]()
+    for event in events:
+        size += EVENT_BYTES
+        if isinstance(event, (e.RunSubmitted, e.RunEdited)):
+            size += own_bytes(event.spec)
+        elif isinstance(event, e.RecordPut):
+            size += len(event.body)
+        if isinstance(event, e.RunSubmitted) and event.spec.env:
+            key = (event.user, id(event.spec.env))
+            holders[key] += 1
+            envs[key] = event.spec.env
+    new = (env for (user, name), env in envs.items() if state.weights.holders(user, env) <= holders[user, name])
+    return size + sum(map(pairs_bytes, new))
+
+
+def _amount(size: float) -> str:
+    return f"{size / MIB:,.1f} MiB" if size >= MIB else f"{size / 1024:,.1f} KiB"

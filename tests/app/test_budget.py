@@ -1,0 +1,148 @@
+"""Bytes that one person may take: of live runs, of the ledger in a day, of one command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from rota.app.budget import MAX_MANY_BYTES, MIB, Budget, Quotas
+from rota.app.commands import Cancel, Draft, Edit, PutRecord, Reprioritise, Submit, SubmitMany
+from rota.app.errors import Full, Invalid
+from rota.core import events as e
+from rota.core.run import RunState
+from rota.core.state import State
+from tests.app.house import ANN, BOB, ROOT, House
+
+ENV = {f"VARIABLE_{n}": "x" * 90 for n in range(100)}
+ENV_BYTES = sum(len(name) + len(value) for name, value in ENV.items())
+
+
+@pytest.fixture
+def bounded(build: Callable[..., House]) -> House:
+    """A house where a person may have 1 MiB of live specs."""
+    house = build()
+    house.settings = replace(house.settings, person_live_mb=1)
+    return house.open()
+
+
+def long_line(kib: int) -> str:
+    return f"true #{'x' * kib * 1024}"
+
+
+def used(house: House, user: str = "ann") -> int:
+    return house.rota.ask(lambda state, now: state.weights.of(user))
+
+
+def test_live_specs_are_bounded_and_a_cancel_frees_them(bounded: House) -> None:
+    runs = [bounded.submit(long_line(100), held=True) for _ in range(10)]
+    with pytest.raises(Full) as refusal:
+        bounded.submit(long_line(100), held=True)
+    assert "ann's runs that have not ended take 1,001." in str(refusal.value)
+    assert "this would add 100.1 KiB; the limit is 1.0 MiB" in str(refusal.value)
+    assert "cancel some" in str(refusal.value)
+    bounded.submit("true", who=BOB)
+    bounded.submit(long_line(100), who=ROOT, held=True)
+    bounded.do(Cancel(runs[0]), ANN)
+    runs[0] = bounded.submit(long_line(100), held=True)
+    with pytest.raises(Full):
+        bounded.submit(long_line(100), held=True)
+    bounded.reopen()
+    with pytest.raises(Full):
+        bounded.submit(long_line(100), held=True)
+    for run_id in runs:
+        bounded.do(Cancel(run_id), ANN)
+    assert used(bounded) == 0
+
+
+def test_many_at_once_count_together(bounded: House) -> None:
+    many = tuple(Submit(bounded.spec(long_line(100)), held=True) for _ in range(11))
+    with pytest.raises(Full, match=r"this would add 1\.1 MiB"):
+        bounded.do(SubmitMany(many), ANN)
+    assert bounded.events(e.RunSubmitted) == []
+    assert len(bounded.do(SubmitMany(many[:10]), ANN)) == 10
+
+
+def test_an_edit_counts_as_what_it_makes_of_the_spec(bounded: House) -> None:
+    run_id = bounded.submit("true", held=True)
+    before = used(bounded)
+    bounded.do(Edit(run_id, argv=("/bin/sh", "-c", long_line(100))), ANN)
+    assert used(bounded) > before + 100 * 1024
+    bounded.do(Edit(run_id, argv=("/bin/sh", "-c", "true")), ANN)
+    assert used(bounded) == before
+
+
+def test_equal_environments_are_one_object_and_counted_once(bounded: House) -> None:
+    first = bounded.submit("true", held=True, env=dict(ENV))
+    one = used(bounded)
+    assert one > ENV_BYTES
+    others = [bounded.submit("true", held=True, env=dict(ENV)) for _ in range(9)]
+    assert used(bounded) < one + 9 * 1000
+    runs = bounded.rota.view().runs
+    assert len({id(runs[run_id].spec.env) for run_id in (first, *others)}) == 1
+    bounded.reopen()
+    runs = bounded.rota.view().runs
+    assert len({id(runs[run_id].spec.env) for run_id in (first, *others)}) == 1, "also when they are read again"
+    assert used(bounded) < one + 9 * 1000
+    turned = dict(reversed(ENV.items()))
+    run_id = bounded.submit("true", held=True, env=turned)
+    assert list(bounded.run(run_id).spec.env) == list(turned), "shown in the order it was given in"
+
+
+@pytest.mark.parametrize("what", ["command", "records"])
+def test_one_command_is_bounded_for_everybody(house: House, what: str) -> None:
+    if what == "command":
+        one = Submit(house.spec(long_line(120)), held=True)
+    else:
+        one = Submit(
+            house.spec("true"), held=True, records=(Draft("workspace", "", f'{{"diff":"{"x" * 120 * 1024}"}}'),)
+        )
+    count = MAX_MANY_BYTES // (120 * 1024) + 1
+    with pytest.raises(Invalid) as refusal:
+        house.do(SubmitMany((one,) * count), ROOT)
+    assert f"{count} runs of 120." in str(refusal.value)
+    assert "one request may take 16.0 MiB" in str(refusal.value)
+    assert house.events(e.RunSubmitted) == []
+
+
+def test_what_is_added_to_the_ledger_in_a_day_is_bounded(build) -> None:
+    """Submit and cancel in a circle keeps nothing live, and every round stays in the ledger for months."""
+    house = build()
+    house.settings = replace(house.settings, person_ledger_mb=1)
+    house.open()
+    with pytest.raises(Full, match=r"ann has added .* to the ledger within a day, the limit is 1.0 MiB a person"):
+        for _ in range(20):
+            run_id = house.submit(long_line(100), held=True)
+            house.do(Cancel(run_id), ANN)
+    assert len(house.events(e.RunSubmitted)) == 11, "the one that spends it is let through"
+    house.submit("true", who=BOB)
+    left = house.submit("true", who=ROOT, held=True)
+    with pytest.raises(Full):
+        house.do(PutRecord(Draft("alert", "a", "{}")), ANN)
+    house.do(Reprioritise(left, 3), ROOT)
+    house.do(Cancel(left), ROOT)
+
+
+def test_ends_are_taken_in_with_the_ledgers_budget_spent(build) -> None:
+    house = build()
+    house.settings = replace(house.settings, person_ledger_mb=1)
+    house.open()
+    run_id = house.running()
+    with pytest.raises(Full):
+        for _ in range(20):
+            house.submit(long_line(100), held=True)
+    house.do(Cancel(run_id, grace_s=0.0), ANN)
+    assert house.wait(run_id).state is RunState.CANCELLED
+
+
+def test_the_ledgers_amount_drains_within_a_day() -> None:
+    budget = Budget(Quotas(ledger=1 * MIB))
+    state = State()
+    put = e.RecordPut(at=0.0, by="ann", kind="alert", id="a", parent="", body="x" * MIB)
+    budget.charge(ANN, [put, put], state, now=0.0)
+    for now in (0.0, 0.9 * 86400.0):
+        with pytest.raises(Full, match="send it again in"):
+            budget.must_fit_ledger(ANN, now)
+    budget.must_fit_ledger(ANN, 1.01 * 86400.0)
+    budget.must_fit_ledger(BOB, 0.0)

@@ -1,0 +1,51 @@
+"""What one person may take of the server, over HTTP. A refusal names what is used, what is allowed, what frees it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.doors.people import ANN, BEN, MakeServer, people
+from tests.doors.server import Server
+
+
+@pytest.mark.parametrize(
+    ("sweep", "field"),
+    [
+        ({"base_command": "true #" + "x" * 120_000, "parameters": {"n": list(range(4200))}}, "base_command"),
+        ({"base_command": "true", "parameters": {"text": ["x" * 60_000], "n": list(range(4200))}}, "parameters"),
+        (
+            {"base_command": "true", "parameters": {"n": list(range(4200))}, "workdir": "/x" * 2040},
+            "workdir",
+        ),
+    ],
+    ids=["the command", "a parameter", "the directory"],
+)
+def test_a_small_request_does_not_become_a_large_sweep(server: Server, sweep: dict[str, object], field: str) -> None:
+    """127 KiB of request were 525 MB of database."""
+    answer = server.post("/sweeps", {"name": "bomb", "max_runs": 10_000, **sweep})
+    assert answer.status == 422, answer.body[:500]
+    fault = answer.json["detail"][0]
+    assert fault["loc"] == ["body", field]
+    assert "4,200 runs of" in fault["msg"] and "one request may take 16.0 MiB" in fault["msg"]
+    assert server.get("/sweeps").ok() == [] and server.get("/runs").ok() == []
+    small = {"name": "fine", "base_command": "true", "parameters": {"n": list(range(500))}, "max_runs": 500}
+    assert len(server.post("/sweeps", small).ok()["run_ids"]) == 500
+
+
+def test_a_persons_live_runs_are_bounded_in_bytes(make_server: MakeServer) -> None:
+    server = make_server(env={"ROTA_PERSON_LIVE_MB": "1"})
+    who = people(server, boss="admin", daemon="user", nobody="user")
+    ann, ben = who[ANN], who[BEN]
+    body = {"name": "long", "command": "true #" + "x" * 120_000}
+    made = [ann.post("/runs", body).ok()["id"] for _ in range(8)]
+    for path, more in (("/runs", body), ("/queue/submit", {**body, "run_id": "l", "user": ANN, "gpu_count": 1})):
+        refused = ann.post(path, more)
+        assert refused.status == 429
+        assert f"{ANN}'s runs that have not ended take 938." in refused.json["detail"]
+        assert "the limit is 1.0 MiB a person" in refused.json["detail"]
+    sweep = {"name": "s", "base_command": body["command"], "parameters": {"n": [1, 2, 3]}}
+    assert ann.post("/sweeps", sweep).status == 429
+    assert ann.get("/sweeps").ok() == []
+    ben.post("/runs", body).ok()
+    ann.post(f"/runs/{made[0]}/stop").ok()
+    ann.post("/runs", body).ok()
