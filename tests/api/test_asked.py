@@ -12,7 +12,8 @@ from rota.api.asked import Extras, compact, gpus_by_default, spec_of, submit_of
 from rota.api.doors.queue import Submission
 from rota.api.house import House
 from rota.api.newrun import NewRun
-from rota.api.newsweep import NewSweep
+from rota.api.newsweep import NewSweep, WildSweep
+from rota.api.unknown_fields import OTHER_WORDS, nearest
 from rota.app.authz import Principal, Role
 from rota.app.errors import Invalid
 from rota.core.run import When
@@ -32,9 +33,30 @@ def test_a_line_goes_to_a_shell_and_words_do_not(house: House) -> None:
 
 def test_of_a_field_nobody_knows_only_the_name_is_kept() -> None:
     asked = Extras.model_validate_json(b'{"b": [' + b"{}," * 9999 + b'{}], "a": null, "cpus": 2}')
-    assert (asked.model_extra, asked.ignored(), asked.cpus) == ({"a": None, "b": None}, ["a", "b"], 2)
+    assert (asked.model_extra, asked.cpus) == ({"a": None, "b": None}, 2)
+    assert [text.partition(":")[0] for text in asked.ignored()] == ["a", "b"]
     assert not {"a", "b"} & asked.known().keys()
     assert Extras.model_validate({"b": object()}).model_extra == {"b": None}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("gpus", "gpu_count"), ("num_gpus", "gpu_count"), ("gpuCount", "gpu_count"), ("gpu-count", "gpu_count"),
+        ("gpu_cuont", "gpu_count"), ("GPUS", "gpu_count"), ("time_limit", "time_limit_seconds"),
+        ("timeout", "time_limit_seconds"), ("mem", "memory_gb"), ("retries", "max_retries"), ("cmd", "command"),
+        ("cwd", "workdir"), ("environment", "env"), ("prioirty", "priority"), ("depend_on", "depends_on"),
+        ("colour", None), ("", None), ("_", None), ("\ud800", None), ("gpu_count" * 40, None),
+    ],
+)  # fmt: skip
+def test_the_nearest_field_of_a_slip_of_the_pen(written: str, meant: str | None) -> None:
+    assert nearest(written, NewRun.model_fields) == meant
+
+
+def test_a_word_is_never_taken_for_a_field_that_a_request_does_not_have() -> None:
+    assert nearest("gpus", WildSweep.model_fields) is None
+    assert all(word not in NewRun.model_fields and word not in NewSweep.model_fields for word in OTHER_WORDS)
+    assert set(OTHER_WORDS.values()) <= {*NewRun.model_fields, *NewSweep.model_fields}
 
 
 def test_it_is_one_or_the_other(house: House) -> None:

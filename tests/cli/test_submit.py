@@ -16,7 +16,10 @@ from rota.cli import follow
 from rota.client import Client
 from tests.app.house import PATIENCE_S
 from tests.cli.lab import Lab
+from tests.cli.test_exits import call
 from tests.client.stub import Asked, ok, stub
+
+SWEEP = ("sweep", "-q", "--no-snapshot", "--base", "true", "-p", "x=1", "s")
 
 ID = re.compile(r"[0-9a-f]{12}")
 
@@ -174,3 +177,15 @@ def test_waiting_looks_at_the_cheap_view_and_more_and_more_seldom() -> None:
     assert max(later / earlier for earlier, later in pairwise(pauses)) < 1.5, "it slows down gently"
     dear = [target for target in asked if target.startswith("/runs/")]
     assert 3 <= len(dear) <= 2 + sum(pauses) / 10
+
+
+@pytest.mark.parametrize(
+    "words", [("submit", "-q", "--", "true"), ("rerun", "-q", "0123456789ab"), SWEEP], ids=" ".join
+)
+def test_a_field_that_the_server_did_not_know_is_told(words: tuple[str, ...]) -> None:
+    """The answer of a server that is older than this client."""
+    answer = {"id": "0123456789ab", "status": "queued", "ignored": ["filler: there is no such field here"]}
+    with stub(lambda asked: ok(answer)) as server:
+        code, out, err = call(*words, ROTA_URL=server.url)
+    assert (code, out) == (0, "0123456789ab\n")
+    assert err == "rota: note: the server ignored a field that it does not know, filler: there is no such field here\n"

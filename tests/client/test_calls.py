@@ -48,6 +48,28 @@ both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @both
+def test_a_field_the_server_does_not_know_is_told_or_refused(how):
+    with stub(lambda asked: ok({**RUN, "ignored": ["gpus: did you mean gpu_count?"]})) as server:
+        assert ask(server.url, how, "submit", "true").ignored == ("gpus: did you mean gpu_count?",)
+        ask(server.url, how, "submit", "true", strict=True)
+        ask(server.url, how, "rerun", "0123456789ab", strict=True, dry_run=True)
+        sweep = ask(server.url, how, "create_sweep", "s", "true", {}, strict=True)
+    assert sweep.ignored == ("gpus: did you mean gpu_count?",)
+    assert [asked.target for asked in server.asked] == [
+        "/runs",
+        "/runs?strict=true",
+        "/runs/0123456789ab/rerun?dry_run=true&strict=true",
+        "/sweeps?strict=true",
+    ]
+    assert ask_ok(how).ignored == ()
+
+
+def ask_ok(how: str) -> Any:
+    with stub(lambda asked: ok(RUN)) as server:
+        return ask(server.url, how, "submit", "true")
+
+
+@both
 def test_a_submit_says_what_is_wanted_and_gets_a_run(how):
     with stub(lambda asked: ok(RUN)) as server:
         run = ask(server.url, how, "submit", ["python", "train.py"], gpus=2, name="train", priority=3)

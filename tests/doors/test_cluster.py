@@ -192,3 +192,27 @@ def test_capacity_speaks_of_the_cluster_that_was_found(make_server: MakeServer) 
     assert (found["type"], found["source"], found["confidence"]) == ("slurm", "manual", 1.0)
     assert "chosen by hand" in found["details"]["signals"], "what was insisted on is what was looked for"
     assert server.get("/capacity").ok()["cluster_type"] == "slurm"
+
+
+def test_a_null_clears_what_was_set_by_hand(server: Server) -> None:
+    body = {"type": "slurm", "status": "degraded", "head_node": "login1", "node_count": 3, "gpu_count": 24}
+    server.post("/cluster", {**body, "notes": "fan broken", "details": {"rack": 7}}).ok()
+    assert server.get("/capacity").ok()["g"] == 24
+    tried = server.post("/cluster?dry_run=true", {"gpu_count": None}).ok()["cluster"]
+    assert (tried["gpu_count"], server.get("/capacity").ok()["g"]) == (None, 24)
+
+    cleared = server.post("/cluster", {"gpu_count": None, "notes": None, "head_node": None}).ok()["cluster"]
+    assert (cleared["gpu_count"], cleared["notes"], cleared["head_node"]) == (None, None, None)
+    assert (cleared["type"], cleared["node_count"]) == ("slurm", 3), "a field that is left out stays"
+    advice = server.get("/capacity").ok()
+    assert (advice["gpu_count"], advice["g"]) == (None, 4), "nobody has counted: the default for Slurm"
+    server.stop()
+    server.start()
+    assert server.get("/cluster").ok()["cluster"]["gpu_count"] is None
+
+    again = server.post("/cluster", {"type": None, "status": None, "details": None, "source": None}).ok()["cluster"]
+    assert (again["type"], again["label"], again["status"]) == ("local_gpu", "Local GPU", "healthy"), "as it was found"
+    assert again["confidence"] is None, "the certainty went with the type it was about"
+    assert "rack" not in again["details"]
+    assert server.get("/capacity").ok()["g"] == 1
+    assert server.post("/cluster", {"gpu_count": 5}).ok()["cluster"]["gpu_count"] == 5

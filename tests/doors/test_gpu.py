@@ -64,10 +64,11 @@ def test_who_holds_what(server: Server) -> None:
     (held,) = found["allocations"]
     has(ALLOCATION, held)
     assert (held["job_id"], held["user"], held["allocated_at"]) == (job["id"], "ann", job["scheduled_at"])
-    assert held["gpus"] == job["allocated_gpus"]
     gpus = [gpu for node in found["nodes"] for gpu in node["gpus"]]
-    names = [f"{gpu['node_id']}:{gpu['gpu_id']}" for gpu in gpus if gpu["status"] == "allocated"]
-    assert names == held["gpus"]
+    assert held["gpus"] == [gpu for gpu in gpus if gpu["status"] == "allocated"], "whole GPU objects, as in a node"
+    assert [f"{gpu['node_id']}:{gpu['gpu_id']}" for gpu in held["gpus"]] == job["allocated_gpus"]
+    for gpu in held["gpus"]:
+        has(GPU, gpu)
     assert {gpu["allocated_to"] for gpu in gpus} == {None, job["id"]}
 
 
@@ -142,7 +143,9 @@ def test_other_peoples_jobs_can_be_hidden(make_server: Callable[..., Server]) ->
         assert (server.get(f"/queue/{hers}").status == 200) is sees
         assert (len(server.get("/queue").ok()["running"]) == 1) is sees
         if not sees:
-            assert cluster(server)["allocations"][0]["user"] == "hidden"
+            held = cluster(server)["allocations"][0]
+            assert held["user"] == "hidden"
+            assert {(gpu["allocated_to"], gpu["user"], gpu["name"]) for gpu in held["gpus"]} == {("hidden",) * 3}
             refused = server.delete(f"/queue/{hers}")
             assert refused.status == 404, "that it is there at all is not told"
     server.token = "shared-secret"

@@ -65,11 +65,17 @@ def test_what_is_added(server: Server) -> None:
     assert server.post("/journey/recommendations/jrec_000000000000/respond", {"status": "accepted"}).status == 404
 
     loop = server.get("/journey/loop").ok()
-    assert [event["id"] for event in loop["events"]] == [noted["id"]]
+    assert [event["kind"] for event in loop["events"]] == [
+        "decision_recorded",
+        "user_accepted_recommendation",
+        "agent_recommendation_issued",
+        "idea",
+    ]
+    assert loop["events"][-1]["id"] == noted["id"]
     assert loop["recommendations"] == [accepted]
     assert loop["decisions"] == [decision]
     assert loop["summary"] == {
-        "events": 1,
+        "events": 4,
         "recommendations": 1,
         "decisions": 1,
         "accepted_recommendations": 1,
@@ -82,6 +88,58 @@ def test_what_is_added(server: Server) -> None:
     key = ["Idempotency-Key: k"]
     first = server.post("/journey/decisions", {"title": "once"}, headers=key).ok()
     assert server.post("/journey/decisions", {"title": "once"}, headers=key).ok() == first
+
+
+def test_advice_answers_and_decisions_are_events_too(server: Server) -> None:
+    run = server.post("/runs", {"name": "a", "command": "true"}).ok()["id"]
+    where = {"run_id": run, "session_id": "s1"}
+    assert server.get("/journey/loop").ok()["summary"]["acceptance_rate"] == 0.0
+    asked = {**where, "title": "try 0.01", "priority": "high", "source": "llm"}
+    advice = server.post("/journey/recommendations", asked).ok()
+    words = ("rejected", "modified", "dismissed", "accepted", "executed")
+    for word in words:
+        server.post(f"/journey/recommendations/{advice['id']}/respond", {"status": word, "user_note": "n"}).ok()
+    decision = server.post("/journey/decisions", {**where, "title": "go", "recommendation_id": advice["id"]}).ok()
+    other = server.post("/journey/recommendations", {"title": "elsewhere", "run_id": "x"}).ok()
+
+    loop = server.get(f"/journey/loop?run_id={run}").ok()
+    events = [event for event in loop["events"] if not event["kind"].startswith("run_")][::-1]
+    assert [(event["kind"], event["actor"]) for event in events] == [
+        ("agent_recommendation_issued", "agent"),
+        ("user_rejected_recommendation", "human"),
+        ("user_modified_recommendation", "human"),
+        ("recommendation_dismissed", "human"),
+        ("user_accepted_recommendation", "human"),
+        ("recommendation_executed", "human"),
+        ("decision_recorded", "human"),
+    ]
+    assert [event["metadata"] for event in events[1:6]] == [{"status": word} for word in words]
+    assert events[0]["metadata"] == {"priority": "high", "source": "llm"}
+    assert events[6]["metadata"] == {"status": "recorded"}
+    assert {event["note"] for event in events[:6]} == {"try 0.01"}
+    assert {event["recommendation_id"] for event in events} == {advice["id"]}
+    assert events[6]["decision_id"] == decision["id"]
+    assert events[0]["timestamp"] == advice["created_at"]
+    for event in events:
+        assert set(event) >= EVENT
+        assert re.fullmatch(r"jevt_[0-9a-f]{12}", event["id"])
+        assert (event["run_id"], event["session_id"]) == (run, "s1")
+    everything = server.get("/journey/loop").ok()["events"]
+    assert len({event["id"] for event in everything}) == len(everything)
+    assert loop["events"] == server.get(f"/journey/loop?run_id={run}").ok()["events"], "an event keeps its id"
+    assert set(loop["summary"]) == {
+        *("events", "recommendations", "decisions", "accepted_recommendations", "executed_recommendations"),
+        *("rejected_recommendations", "acceptance_rate"),
+    }
+    assert (loop["summary"]["events"], loop["summary"]["executed_recommendations"]) == (len(loop["events"]), 1)
+
+    listed = server.get(f"/journey/recommendations?run_id={run}").ok()
+    assert [(one["id"], one["status"]) for one in listed] == [(advice["id"], "executed")]
+    assert {one["id"] for one in server.get("/journey/recommendations").ok()} == {advice["id"], other["id"]}
+    assert [one["id"] for one in server.get("/journey/recommendations?session_id=s1").ok()] == [advice["id"]]
+    page = server.get("/journey/recommendations?limit=1")
+    rest = server.get(f"/journey/recommendations?limit=1&cursor={page.headers['x-next-cursor']}")
+    assert {one["id"] for one in [*page.ok(), *rest.ok()]} == {advice["id"], other["id"]}
 
 
 def test_a_note_belongs_to_who_wrote_it(make_server: MakeServer) -> None:

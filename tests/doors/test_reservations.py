@@ -64,7 +64,7 @@ def test_the_life_of_one(server: Server) -> None:
     assert (tried["dry_run"], tried["gpus"], ids(server)) == (True, 4, [])
     made = server.post("/reservations", body).ok()
     has(SHAPE, made)
-    assert made["ignored"] == ["colour"]
+    assert made["ignored"] == ["colour: there is no such field here; /openapi.json lists those there are"]
     assert (made["user"], made["users"], made["name"], made["state"]) == ("ann", ["ben"], "demo", "active")
     assert (made["gpus"], made["nodes"]) == (4, {"node1": [0, 1, 2, 3]})
     assert made["end"] - made["start"] == HOUR and made["ready_at"] == made["start"]

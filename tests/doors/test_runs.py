@@ -49,6 +49,9 @@ def in_status(server: Server, run_id: str, *words: str) -> Any:
     return server.get(f"/runs/{run_id}").ok()
 
 
+NO_HINT = "there is no such field here; /openapi.json lists those there are"
+
+
 def test_a_field_nobody_knows_is_named_and_does_no_harm(server: Server) -> None:
     """Clients of other servers send more than ours reads; a slip of the pen must not pass in silence either."""
     odd = {"gpus": 4, "a" * 300: {"x": [None]}}
@@ -63,10 +66,38 @@ def test_a_field_nobody_knows_is_named_and_does_no_harm(server: Server) -> None:
         for dry in ("", "?dry_run=true"):
             assert "ignored" not in server.post(path + dry, body).ok(), path
             answer = server.post(path + dry, {**body, **odd}).ok()
-            assert answer["ignored"] == ["a" * 100, "gpus"], path
+            assert answer["ignored"] == [f"{'a' * 100}: {NO_HINT}", "gpus: did you mean gpu_count?"], path
             assert answer.get("dry_run") == (True if dry else None)
     many = {f"field-{number:03}": 0 for number in range(500)}
     assert len(server.post("/runs", {**asked[0][1], **many}).ok()["ignored"]) == 20
+
+
+def test_a_strict_request_with_a_field_nobody_knows_is_refused(server: Server) -> None:
+    wild = server.post("/sweeps/wild?strict=true", {"name": "w"}).ok()["id"]
+    run = server.post("/runs?strict=true", {"name": "n", "command": "true"}).ok()["id"]
+    job = server.post("/queue/submit?strict=true", {"run_id": "n", "user": "u", "command": "true", "gpu_count": 1}).ok()
+    asked: list[tuple[str, dict[str, Any], str]] = [
+        ("/runs", {"name": "n", "command": "true"}, "gpu_count"),
+        (f"/sweeps/{wild}/runs", {"name": "n", "command": "true"}, "gpu_count"),
+        ("/sweeps", {"name": "s", "base_command": "true", "parameters": {"x": [1, 2]}}, "gpu_count"),
+        ("/queue/submit", {"run_id": "n", "user": "u", "command": "true", "gpu_count": 1}, "gpu_count"),
+        ("/sweeps/wild", {}, ""),
+        (f"/runs/{run}/rerun", {}, ""),
+        ("/reservations", {"gpus": 1, "for_seconds": 60}, ""),
+    ]
+    for path, body, meant in asked:
+        refused = server.post(f"{path}?strict=true", {**body, "num_gpus": 4, "zzz": None})
+        assert refused.status == 422, path
+        faults = {tuple(fault["loc"]): fault for fault in refused.json["detail"]}
+        assert set(faults) == {("body", "num_gpus"), ("body", "zzz")}, path
+        assert all(set(fault) == {"type", "loc", "msg", "input"} for fault in faults.values())
+        assert {fault["type"] for fault in faults.values()} == {"extra_forbidden"}
+        assert f"did you mean {meant}" in faults["body", "num_gpus"]["msg"] or not meant
+        assert NO_HINT in faults["body", "zzz"]["msg"]
+    assert server.post("/runs?strict=perhaps", asked[0][1]).json["detail"][0]["loc"] == ["query", "strict"]
+    assert server.post("/queue/submit?strict=perhaps", asked[3][1]).json["detail"][0]["loc"] == ["query", "strict"]
+    assert {run["id"] for run in server.get("/runs").ok()} == {run, job["job_id"]}, "nothing was made"
+    assert [sweep["id"] for sweep in server.get("/sweeps").ok()] == [wild]
 
 
 def test_a_dry_run_asked_for_in_the_body_is_not_done_in_earnest(server: Server) -> None:
@@ -85,7 +116,7 @@ def test_a_dry_run_asked_for_in_the_body_is_not_done_in_earnest(server: Server) 
 def test_the_same_key_is_the_same_request_whatever_is_ignored(server: Server) -> None:
     sweep = {"name": "s", "base_command": "true", "parameters": {"x": [1, 2]}, "idempotency_key": "k"}
     first, second = server.post("/sweeps", sweep).ok(), server.post("/sweeps", {**sweep, "gpus": 4}).ok()
-    assert (first["id"], second["ignored"]) == (second["id"], ["gpus"])
+    assert (first["id"], second["ignored"]) == (second["id"], ["gpus: did you mean gpu_count?"])
 
 
 def test_the_life_of_a_run(server: Server) -> None:

@@ -284,7 +284,7 @@ class TestParameters:
             ("/journey/loop", ("run_id", "session_id", "limit")), ("/prompt-skills/search", ("q", "limit")),
             ("/runs/{run_id}/logs", ("offset", "limit", "attempt")), ("/runs/{run_id}/sidecar-logs", ("offset",
             "limit")),
-            ("/sessions", ("limit",)),
+            ("/sessions", ("limit",)), ("/journey/recommendations", ("run_id", "session_id", "limit", "cursor")),
         ],
     )  # fmt: skip
     def test_in_the_query(self, room: Room, path: str, names: tuple[str, ...]) -> None:

@@ -119,6 +119,7 @@ TABLE: dict[str, tuple[set[str], Any]] = {
     "GET /sessions": (KNOWN, None),
     "GET /sessions/{session_id}": (KNOWN, None),
     "GET /journey/loop": (KNOWN, None),
+    "GET /journey/recommendations": (KNOWN, None),
     "POST /journey/events": (DOERS, {"kind": "note"}),
     "POST /journey/recommendations": (DOERS, {"title": "t"}),
     "POST /journey/recommendations/{recommendation_id}/respond": (OWNER, {"status": "accepted"}),

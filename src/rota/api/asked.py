@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
+from rota.api import unknown_fields
 from rota.api.dry import is_dry_run
 from rota.api.house import House
 from rota.api.render.words import argv_of
@@ -34,7 +35,6 @@ from rota.core.warning import DEADLY, SIGKILL, SIGTERM, saves
 
 MAX_GPUS = 100_000
 MAX_TEXT = 131_072
-MOST_NAMES, LONGEST_NAME = 20, 100
 
 
 def _number(value: Any) -> Any:
@@ -143,9 +143,13 @@ class Making(Body):
             raise ValueError("to try it out write ?dry_run=true after the path, not in the body; nothing was done")
         return self
 
-    def ignored(self) -> list[str]:
-        """A slip of the pen should not pass in silence."""
-        return [name[:LONGEST_NAME] for name in sorted(self.model_extra or ())[:MOST_NAMES]]
+    def ignored(self, strict: bool = False) -> list[str]:
+        """Return the fields that mean nothing here, each with what was probably meant; `strict` refuses them."""
+        if not self.model_extra:
+            return []
+        if strict:
+            unknown_fields.refuse(self.model_extra, type(self).model_fields)
+        return unknown_fields.described(self.model_extra, type(self).model_fields)
 
     def known(self) -> dict[str, Any]:
         return self.model_dump(include=set(type(self).model_fields))

@@ -99,14 +99,19 @@ async def body_of(request: Request, model: type[M]) -> M:
 
 
 def dry_run_of(request: Request) -> bool:
+    return switch_of(request, "dry_run")
+
+
+def switch_of(request: Request, name: str) -> bool:
+    """Return a yes or no of the query; no, where it is not there."""
     if not request.scope["query_string"]:
         return False
-    given = request.query_params.get("dry_run", "false")
+    given = request.query_params.get(name, "false")
     try:
         return _switch.validate_python(given)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False)[0]
-        raise RequestValidationError([{**fault, "loc": ("query", "dry_run")}]) from error
+        raise RequestValidationError([{**fault, "loc": ("query", name)}]) from error
 
 
 def key_of(request: Request) -> str:

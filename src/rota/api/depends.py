@@ -33,6 +33,9 @@ HouseDep = Annotated[House, Depends(house_of)]
 Caller = Annotated[Principal, Depends(caller_of)]
 KnownBy = Annotated[str, Depends(known_by)]
 DryRun = Annotated[bool, Query(description="Answer as if it were done, and do nothing.")]
+Strict = Annotated[
+    bool, Query(description="Refuse a body with a field that is not known here, instead of ignoring it.")
+]
 Key = Annotated[
     str | None,
     Header(

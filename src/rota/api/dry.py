@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+IGNORED = 'Fields of the request that are not known here, each with a hint: "gpus: did you mean gpu_count?".'
 MEANT = frozenset({"dry", "dryrun", "dryruns"})
 
 

@@ -37,6 +37,7 @@ THEIRS = {  # what the house calls a thing, and what those who asked for it do
 RETRY_AFTER_S = "1"
 LONGEST_INPUT = 200
 NO_SUCH_FIELD = "there is no such field here; is it misspelt?"
+PYDANTICS_WORDS = "Extra inputs are not permitted"
 UNREADABLE_BODY = "There was an error parsing the body"  # FastAPI's words
 
 
@@ -80,7 +81,7 @@ async def misshapen(request: Request, error: Exception) -> Response:
         {
             "type": item["type"],
             "loc": [_part(p) for p in item["loc"]],
-            "msg": NO_SUCH_FIELD if item["type"] == "extra_forbidden" else item["msg"],
+            "msg": NO_SUCH_FIELD if item["msg"] == PYDANTICS_WORDS else item["msg"],
             "input": shown(item.get("input")),
         }
         for item in error.errors()[:20]

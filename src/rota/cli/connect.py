@@ -11,7 +11,7 @@ from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE, USAGE
 from rota.client.errors import BadAnswer, NotFound, Refused, RotaError, Unauthorised, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from rota.client.sync import Client
 
@@ -49,6 +49,14 @@ def connect(server: str = "", **options: Any) -> Client:
 def say(text: str) -> None:
     """A message to the person, beside the output."""
     click.echo(f"rota: {text}", err=True)
+
+
+def note_ignored(answer: Mapping[str, Any]) -> None:
+    """Tell which fields of the request the server did not know: something was asked for that will not be done."""
+    from rota.cli.render import plain
+
+    for text in answer.get("ignored") or ():
+        say(f"note: the server ignored a field that it does not know, {plain(str(text))}")
 
 
 def emit(value: Any) -> None:

@@ -34,6 +34,7 @@ def submit(
     inherit: bool = True,
     held: bool = False,
     dry_run: bool = False,
+    strict: bool = False,
     idempotency_key: str = "",
     **more: Any,
 ) -> Call[Run]:
@@ -42,7 +43,9 @@ def submit(
     It runs where you are: in this process's directory (`workdir=""`: the server's own) and with its environment, less
     Rota's tokens and what names the job around it. `env` adds to that or changes it; with `inherit=False` it is all
     there is.
-    `more` are further fields of POST /runs, such as priority, time_limit_seconds, depends_on, tags, workspace."""
+    `more` are further fields of POST /runs, such as priority, time_limit_seconds, depends_on, tags, workspace.
+    A field that the server does not know, being older than this client, is named in the run's `ignored`; with
+    `strict=True` the server refuses it instead."""
     must_be_known("submit", more, OF_A_RUN, ("gpus", "held", "dry_run", "env", "inherit", "workdir", "name"))
     line, words = given.command(command)
     body: dict[str, Any] = {"auto_start": not held}
@@ -52,7 +55,9 @@ def submit(
     body |= _surroundings(workdir, env, inherit)
     body |= given.gpus(gpus, more)
     body |= {field: value for field, value in more.items() if value is not None}
-    return Call("POST", "/runs", answers.run, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
+    return Call(
+        "POST", "/runs", answers.run, query=_query(dry_run, strict), body=body, key=idempotency_key or new_key()
+    )
 
 
 def _surroundings(
@@ -130,6 +135,7 @@ def rerun(
     workdir: str | os.PathLike[str] | None = None,
     held: bool = False,
     dry_run: bool = False,
+    strict: bool = False,
     idempotency_key: str = "",
     **more: Any,
 ) -> Call[Run]:
@@ -141,7 +147,8 @@ def rerun(
     body["workdir"] = None if workdir is None else given.path("workdir", workdir)
     body = {name: value for name, value in body.items() if value is not None}
     key = idempotency_key or new_key()
-    return Call("POST", f"/runs/{_id('run_id', run_id)}/rerun", answers.run, query=_dry(dry_run), body=body, key=key)
+    query = _query(dry_run, strict)
+    return Call("POST", f"/runs/{_id('run_id', run_id)}/rerun", answers.run, query=query, body=body, key=key)
 
 
 def explain(run_id: str) -> Call[Explanation]:
@@ -184,6 +191,7 @@ def create_sweep(
     env: Mapping[str, str] | None = None,
     inherit: bool = True,
     dry_run: bool = False,
+    strict: bool = False,
     idempotency_key: str = "",
     **more: Any,
 ) -> Call[Sweep]:
@@ -203,7 +211,8 @@ def create_sweep(
         **given.gpus(gpus, more),
     }
     body = {field: value for field, value in body.items() if value is not None}
-    return Call("POST", "/sweeps", answers.sweep, query=_dry(dry_run), body=body, key=idempotency_key or new_key())
+    query = _query(dry_run, strict)
+    return Call("POST", "/sweeps", answers.sweep, query=query, body=body, key=idempotency_key or new_key())
 
 
 def start_sweep(sweep_id: str, *, parallel: int = 1, dry_run: bool = False) -> Call[Json]:
@@ -360,6 +369,10 @@ def _id(name: str, value: str) -> str:
 
 def _dry(dry_run: bool) -> dict[str, str] | None:
     return {"dry_run": "true"} if dry_run else None
+
+
+def _query(dry_run: bool, strict: bool) -> dict[str, str] | None:
+    return {**(_dry(dry_run) or {}), **({"strict": "true"} if strict else {})} or None
 
 
 def _bool(value: bool) -> str:

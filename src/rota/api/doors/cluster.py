@@ -28,6 +28,7 @@ from rota.core.run import RunState
 
 router = APIRouter(tags=["cluster"])
 MOST_DETAILS = 100_000  # characters
+NULLABLE = ("head_node", "node_count", "gpu_count", "notes")  # an answer may have null there
 
 
 class ClusterShape(BaseModel):
@@ -120,8 +121,11 @@ async def detect(
 async def set_cluster(
     house: HouseDep, who: Caller, request: Request, asked: Manual | None = None, dry_run: DryRun = False
 ) -> Json:
-    """What is said here is shown; what may be started at once is still decided by the GPUs that are free."""
-    given = asked.model_dump(exclude_none=True) if asked is not None else {}
+    """What is said here is shown; what may be started at once is still decided by the GPUs that are free. A field that
+    is left out stays as it is; an explicit null clears it: `type`, `status`, `source` and `details` are then as they
+    were found, the others null."""
+    named = asked.model_dump(exclude_unset=True) if asked is not None else {}
+    given = {field: value for field, value in named.items() if value is not None or field in NULLABLE}
     if "type" in given:
         given["type"] = _word("type", given["type"])
         given["confidence"] = 1.0
@@ -131,7 +135,10 @@ async def set_cluster(
     if len(json.dumps(given.get("details", {}))) > MOST_DETAILS:
         raise HTTPException(400, f"details: use at most {MOST_DETAILS} characters")
     before = await asyncio.to_thread(house.service.record, KIND, MANUAL)
-    body = {"source": "manual", **(before.body if before is not None else {}), **given}
+    kept = {} if before is None else {field: value for field, value in before.body.items() if field not in named}
+    if "type" in named:
+        kept.pop("confidence", None)
+    body = {"source": "manual", **kept, **given}
     manual = await _set(house, who, body, dry_run)
     return Json(marked(await asyncio.to_thread(_answer, house, survey_of(request), manual), dry_run))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
@@ -20,7 +21,7 @@ from rota.api.diary import happened
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
-from rota.api.render.journey import posted, summary
+from rota.api.render.journey import ANSWERS, of_decision, of_recommendation, posted, responses_of, summary
 from rota.api.shelf import Shelf
 from rota.app.authz import Principal
 from rota.app.commands import Draft, PutRecord
@@ -30,7 +31,7 @@ from rota.app.ports import Record
 router = APIRouter(tags=["journey"])
 EVENT, ADVICE, DECISION = "journey", "recommendation", "decision"
 PREFIX = {EVENT: "jevt", ADVICE: "jrec", DECISION: "jdec"}
-RESPONSES = ("accepted", "rejected", "modified", "executed", "dismissed")
+MOST_RESPONSES = 50  # kept with a recommendation; the oldest go first
 Long = Annotated[str, Field(max_length=10_000)]
 Title = Annotated[str, Field(min_length=1, max_length=1000)]
 Which = Annotated[str | None, Query(max_length=500)]
@@ -98,11 +99,21 @@ class Noted(BaseModel):
     updated_at: float
 
 
+class Summary(BaseModel):
+    events: int
+    recommendations: int
+    decisions: int
+    accepted_recommendations: int
+    executed_recommendations: int
+    rejected_recommendations: int
+    acceptance_rate: float = Field(description="Accepted ones of all; 0.0 without any.")
+
+
 class Loop(BaseModel):
     events: list[Happening]
     recommendations: list[Noted]
     decisions: list[Noted]
-    summary: dict[str, Any]
+    summary: Summary
 
 
 @router.get("/journey/loop", summary="The whole journey, newest first", responses={200: {"model": Loop}, **faults()})
@@ -113,19 +124,45 @@ def loop(
     session_id: Which = None,
     limit: Annotated[int, Query(ge=1, le=2000)] = 300,
 ) -> Json:
+    """Every recommendation, each response to one and every decision is among the events as well."""
+
+    def records(kind: str) -> list[Record]:
+        return Shelf(house, who).page(kind, limit, wanted=_about(run_id, session_id))[0]
+
+    advice, decisions = records(ADVICE), records(DECISION)
+    events = [*happened(house, who, run_id, session_id, limit), *map(posted, records(EVENT))]
+    events += [event for record in advice for event in of_recommendation(record)]
+    events += [event for record in decisions for event in of_decision(record)]
+    events.sort(key=lambda entry: float(entry["timestamp"]), reverse=True)
+    notes = {"recommendations": [*map(posted, advice)], "decisions": [*map(posted, decisions)]}
+    counts = summary(len(events[:limit]), notes["recommendations"], len(decisions))
+    return Json({"events": events[:limit], **notes, "summary": counts})
+
+
+def _about(run_id: str | None, session_id: str | None) -> Callable[[Record], bool]:
     def wanted(record: Record) -> bool:
         body = record.body
-        return (run_id is None or body["run_id"] == run_id) and (session_id is None or body["session_id"] == session_id)
+        return run_id in (None, body["run_id"]) and session_id in (None, body["session_id"])
 
-    def notes(kind: str) -> list[dict[str, Any]]:
-        found, _ = Shelf(house, who).page(kind, limit, wanted=wanted)
-        return [posted(record) for record in found]
+    return wanted
 
-    events = [*happened(house, who, run_id, session_id, limit), *notes(EVENT)]
-    events.sort(key=lambda entry: float(entry["timestamp"]), reverse=True)
-    advice, decisions = notes(ADVICE), notes(DECISION)
-    answer = {"events": events[:limit], "recommendations": advice, "decisions": decisions}
-    return Json({**answer, "summary": summary(len(answer["events"]), advice, len(decisions))})
+
+@router.get(
+    "/journey/recommendations",
+    summary="Recommendations, newest first",
+    responses={200: {"model": list[Noted]}, **faults()},
+)
+def recommendations(
+    house: HouseDep,
+    who: Caller,
+    run_id: Which = None,
+    session_id: Which = None,
+    limit: Annotated[int, Query(ge=1, le=2000)] = 200,
+    cursor: Annotated[int | None, Query(ge=0, le=1 << 62, description="From X-Next-Cursor.")] = None,
+) -> Json:
+    found, following = Shelf(house, who).page(ADVICE, limit, cursor, wanted=_about(run_id, session_id))
+    headers = {"X-Next-Cursor": str(following)} if following is not None else None
+    return Json([posted(record) for record in found], headers=headers)
 
 
 @router.post("/journey/events", summary="Write an entry", responses={200: {"model": Happening}, **faults(409)})
@@ -163,10 +200,12 @@ async def respond(
     if record is None:
         raise NotFound("Recommendation not found", "recommendation_id")
     word = asked.status.strip().lower()
-    if word not in RESPONSES:
-        raise HTTPException(400, f"status: {word[:50]!r} is not one of {', '.join(RESPONSES)}")
+    if word not in ANSWERS:
+        raise HTTPException(400, f"status: {word[:50]!r} is not one of {', '.join(ANSWERS)}")
     now = time.time()
-    body = {**record.body, **asked.model_dump(), "status": word, "responded_at": now, "updated_at": now}
+    responses = [*responses_of(record.body), {"status": word, "responded_at": now}][-MOST_RESPONSES:]
+    said = {**asked.model_dump(), "status": word, "responded_at": now, "responses": responses}
+    body = {**record.body, **said, "updated_at": now}
     draft = Draft(ADVICE, record.id, json.dumps(body), parent=record.parent)
     changed = await act(house, who, PutRecord(draft, owner=record.body["user"]), dry_run)
     return Json(marked(posted(changed), dry_run))

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from rota.api.act import act
 from rota.api.answers import Json, Ready, dumps
 from rota.api.asked import Body, Count, Extras, Priority, Text, spec_of, submit_of
-from rota.api.bare import body_of, dry_run_of, key_of, served_by
-from rota.api.depends import Caller, DryRun, HouseDep, Key, seen
-from rota.api.dry import marked
+from rota.api.bare import body_of, dry_run_of, key_of, served_by, switch_of
+from rota.api.depends import Caller, DryRun, HouseDep, Key, Strict, seen
+from rota.api.dry import IGNORED, marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.render.job import Job, Jobs, Statistics, job_of, statistics_of
@@ -57,7 +57,7 @@ class Submitted(BaseModel):
     job: Job
     queue_position: int
     dry_run: bool | None = None
-    ignored: list[str] | None = Field(None, description="Fields of the request that mean nothing here.")
+    ignored: list[str] | None = Field(None, description=IGNORED)
 
 
 class Queue(BaseModel):
@@ -90,7 +90,7 @@ async def take(request: Request) -> Response:
     house: House = request.app.state.house
     who, by = request.scope["rota.who"], request.scope["rota.by"]
     asked = await body_of(request, Submission)
-    dry_run = dry_run_of(request)
+    dry_run, ignored = dry_run_of(request), asked.ignored(switch_of(request, "strict"))
     try:
         spec = spec_of(
             house,
@@ -116,9 +116,9 @@ async def take(request: Request) -> Response:
     except (Invalid, Full) as error:
         refuse_in_their_words(error)
     place = (house.service.place_of(run) if dry_run else house.service.position(run.id)) or 1  # None: has its GPUs
-    if dry_run or asked.model_extra:
+    if dry_run or ignored:
         answered = {"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place}
-        return Json(marked(answered, dry_run, asked.ignored()))
+        return Json(marked(answered, dry_run, ignored))
     answer = b'{"success":true,"job_id":"%b","job":%b,"queue_position":%d}'
     return Ready(answer % (run.id.encode(), jobs.one(run), place))
 
@@ -132,7 +132,14 @@ def refuse_in_their_words(error: Invalid | Full) -> NoReturn:
     raise error
 
 
-async def submit(body: Submission, house: HouseDep, who: Caller, key: Key = None, dry_run: DryRun = False) -> Json:
+async def submit(
+    body: Submission,
+    house: HouseDep,
+    who: Caller,
+    key: Key = None,
+    dry_run: DryRun = False,
+    strict: Strict = False,
+) -> Json:
     """Once it is answered it is on disk. `queue_position` 1 = next."""
     raise AssertionError("served by take()")
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.asked import MAX_GPUS, NUMBER, Making, Nodes, Tag, Word, for_whom
-from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy
-from rota.api.dry import marked
+from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict
+from rota.api.dry import IGNORED, marked
 from rota.api.errors import AsAsked
 from rota.api.faults import faults
 from rota.api.render.reservation import Calendar, ReservationShape
@@ -55,7 +55,7 @@ class NewReservation(Making):
 
 class MadeReservation(ReservationShape):
     dry_run: bool | None = None
-    ignored: list[str] | None = Field(None, description="Fields of the request that mean nothing here.")
+    ignored: list[str] | None = Field(None, description=IGNORED)
 
 
 class Cancelled(BaseModel):
@@ -82,10 +82,17 @@ def calendar(
 
 @router.post("/reservations", summary="Reserve GPUs", responses={200: {"model": MadeReservation}, **faults(409)})
 async def reserve(
-    house: HouseDep, who: Caller, by: KnownBy, asked: NewReservation, key: Key = None, dry_run: DryRun = False
+    house: HouseDep,
+    who: Caller,
+    by: KnownBy,
+    asked: NewReservation,
+    key: Key = None,
+    dry_run: DryRun = False,
+    strict: Strict = False,
 ) -> Json:
     """Which GPUs is settled at once and stays. 409 says from when there would be room instead. A run uses them by
     naming the id in its field `reservation`."""
+    ignored = asked.ignored(strict)
     command = Reserve(
         asked.gpus,
         start=asked.start,
@@ -102,7 +109,7 @@ async def reserve(
         made: Reservation = await act(house, who, command, dry_run)
     except Invalid as error:
         refuse_in_their_words(error)
-    return Json(marked(Calendar(house, who).one(made), dry_run, asked.ignored()))
+    return Json(marked(Calendar(house, who).one(made), dry_run, ignored))
 
 
 def refuse_in_their_words(error: Invalid) -> NoReturn:

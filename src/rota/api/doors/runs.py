@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.asked import Body, Text
-from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, seen
+from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict, seen
 from rota.api.doors import explain, runs_change
 from rota.api.dry import marked
 from rota.api.faults import faults
@@ -78,9 +78,16 @@ def _states(status: str | None) -> frozenset[RunState]:
 
 @router.post("/runs", summary="Make a run", responses={200: {"model": MadeRun}, **faults(404, 409)})
 async def create_run(
-    house: HouseDep, who: Caller, by: KnownBy, asked: NewRun, key: Key = None, dry_run: DryRun = False
+    house: HouseDep,
+    who: Caller,
+    by: KnownBy,
+    asked: NewRun,
+    key: Key = None,
+    dry_run: DryRun = False,
+    strict: Strict = False,
 ) -> Json:
     """With `auto_start` it is queued at once, otherwise it is `ready` until somebody starts it."""
+    ignored = asked.ignored(strict)
     group, chat = "", None
     if asked.sweep_id:
         sweep = await asyncio.to_thread(sweep_for, house, who, asked.sweep_id, "Sweep not found: {}", change=True)
@@ -88,7 +95,7 @@ async def create_run(
     run = await act(house, who, submit_run(house, who, by, asked, group=group, chat=chat, key=key), dry_run)
     note = note_of(house, run) if run.spec.reservation else ""
     made = {**Renderer(house).run(run), **({"note": note} if note else {}), **_suggested(house, run)}
-    return Json(marked(made, dry_run, asked.ignored()))
+    return Json(marked(made, dry_run, ignored))
 
 
 def _suggested(house: House, run: Run) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.asked import Body, Making, Priority, Text, Word, compact
-from rota.api.depends import Caller, DryRun, HouseDep, Key, seen
+from rota.api.depends import Caller, DryRun, HouseDep, Key, Strict, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
@@ -114,11 +114,18 @@ class Again(Making):
     "/runs/{run_id}/rerun", summary="Run it again", responses={200: {"model": MadeRun}, **faults(400, 404, 409)}
 )
 async def rerun_run(
-    house: HouseDep, who: Caller, run_id: RunId, asked: Again | None = None, key: Key = None, dry_run: DryRun = False
+    house: HouseDep,
+    who: Caller,
+    run_id: RunId,
+    asked: Again | None = None,
+    key: Key = None,
+    dry_run: DryRun = False,
+    strict: Strict = False,
 ) -> Json:
     """A new run: same sweep, directory and chat, `parent_run_id` is the old one."""
     await asyncio.to_thread(seen, house, who, run_id)
     asked = asked or Again()
+    ignored = asked.ignored(strict)
     if asked.command is not None and not asked.command.strip():
         raise HTTPException(400, "Run command cannot be empty")
     if asked.workdir is not None and not asked.workdir.startswith("/"):
@@ -137,7 +144,7 @@ async def rerun_run(
         key=key or "",
     )
     run = await act(house, who, command, dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run, asked.ignored()))
+    return Json(marked(Renderer(house).run(run), dry_run, ignored))
 
 
 @router.post(

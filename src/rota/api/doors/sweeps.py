@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy
+from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
@@ -40,23 +40,37 @@ def _shown(house: House, record: Record) -> dict[str, Any]:
 
 @router.post("/sweeps/wild", summary="Make an empty sweep", responses={200: {"model": MadeSweep}, **faults(409)})
 async def create_wild(
-    house: HouseDep, who: Caller, by: KnownBy, asked: WildSweep | None = None, key: Key = None, dry_run: DryRun = False
+    house: HouseDep,
+    who: Caller,
+    by: KnownBy,
+    asked: WildSweep | None = None,
+    key: Key = None,
+    dry_run: DryRun = False,
+    strict: Strict = False,
 ) -> Json:
     """To be filled run by run, as an agent finds out what to try next."""
     asked = asked or WildSweep()
+    ignored = asked.ignored(strict)
     record = await make_wild(house, who, by, asked, key=key, dry_run=dry_run)
-    return Json(marked(await asyncio.to_thread(_shown, house, record), dry_run, asked.ignored()))
+    return Json(marked(await asyncio.to_thread(_shown, house, record), dry_run, ignored))
 
 
 @router.post("/sweeps", summary="Make a sweep from a grid", responses={200: {"model": MadeSweep}, **faults(409)})
 async def create_sweep(
-    house: HouseDep, who: Caller, by: KnownBy, asked: NewSweep, key: Key = None, dry_run: DryRun = False
+    house: HouseDep,
+    who: Caller,
+    by: KnownBy,
+    asked: NewSweep,
+    key: Key = None,
+    dry_run: DryRun = False,
+    strict: Strict = False,
 ) -> Json:
     """Every combination of `parameters`, in the order of the keys, up to `max_runs`; all of them are made, or none."""
+    ignored = asked.ignored(strict)
     record, states = await make_sweep(house, who, by, asked, key=key, dry_run=dry_run)
     if dry_run:
-        return Json(marked(sweep_of(record, states, None), dry_run, asked.ignored()))
-    return Json(marked(await asyncio.to_thread(_shown, house, record), False, asked.ignored()))
+        return Json(marked(sweep_of(record, states, None), dry_run, ignored))
+    return Json(marked(await asyncio.to_thread(_shown, house, record), False, ignored))
 
 
 @router.get("/sweeps", summary="Sweeps, newest first", responses={200: {"model": list[SweepShape]}, **faults()})
@@ -102,12 +116,14 @@ async def add_run(
     asked: NewRun,
     key: Key = None,
     dry_run: DryRun = False,
+    strict: Strict = False,
 ) -> Json:
     """`chat_session_id` is the sweep's where the run names none."""
+    ignored = asked.ignored(strict)
     sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
     chat = sweep.body["chat_session_id"]
     run = await act(house, who, submit_run(house, who, by, asked, group=sweep.id, chat=chat, key=key), dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run, asked.ignored()))
+    return Json(marked(Renderer(house).run(run), dry_run, ignored))
 
 
 @router.post(

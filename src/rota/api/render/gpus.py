@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from rota.api.house import House
-from rota.api.render.words import gpu_names
 from rota.app.authz import Principal
 from rota.app.views import View
 from rota.core.node import Gpu, Node
@@ -71,7 +70,7 @@ class NodeStatus(BaseModel):
 
 class Allocation(BaseModel):
     job_id: str
-    gpus: list[str]
+    gpus: list[GpuStatus]
     allocated_at: float
     user: str
 
@@ -100,14 +99,15 @@ class Picture:
         """`shape`: as if the nodes were these, for a dry run; nothing runs on them."""
         nodes = tuple(self.view.nodes.values()) if shape is None else shape
         drawn = [self.node(node) for node in nodes]
-        states = Counter(gpu["status"] for node in drawn for gpu in node["gpus"])
+        gpus = {(gpu["node_id"], gpu["gpu_id"]): gpu for node in drawn for gpu in node["gpus"]}
+        states = Counter(gpu["status"] for gpu in gpus.values())
         total = states.total()
         return {
             "total_gpus": total,
             "available_gpus": states["available"],
             "allocated_gpus": states["allocated"],
             "nodes": drawn,
-            "allocations": [self._allocation(run) for run in self.view.active() if _holds(run)],
+            "allocations": [self._allocation(run, gpus) for run in self.view.active() if _holds(run)],
             "utilization_percent": round(100.0 * states["allocated"] / total, 1) if total else 0.0,
             "simulated": any(node.simulated for node in nodes),
         }
@@ -175,12 +175,18 @@ class Picture:
             return {"allocated_to": HIDDEN, "user": HIDDEN, "name": HIDDEN}
         return {"allocated_to": run.id, "user": run.user, "name": run.spec.name}
 
-    def _allocation(self, run: Run) -> dict[str, Any]:
+    def _allocation(self, run: Run, gpus: Mapping[tuple[str, int], dict[str, Any]]) -> dict[str, Any]:
+        """`gpus`: every GPU of the answer as its node shows it, by node and index."""
         assert run.attempt is not None
         holder = self._holder(run)
         return {
             "job_id": holder["allocated_to"],
-            "gpus": gpu_names(run.attempt.placement),
+            "gpus": [
+                gpus[part.node, index]
+                for part in run.attempt.placement
+                for index in bits(part.gpus)
+                if (part.node, index) in gpus
+            ],
             "allocated_at": run.attempt.planned_at,
             "user": holder["user"],
         }

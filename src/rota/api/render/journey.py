@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rota.app.ports import Record, StoredEvent
@@ -15,6 +16,13 @@ ENDS = {
     RunState.LOST: "run_failed",
     RunState.CANCELLED: "run_stopped",
     RunState.QUEUED: "run_queued",  # tried again
+}
+ANSWERS = {
+    "accepted": "user_accepted_recommendation",
+    "rejected": "user_rejected_recommendation",
+    "modified": "user_modified_recommendation",
+    "executed": "recommendation_executed",
+    "dismissed": "recommendation_dismissed",
 }
 
 
@@ -55,6 +63,49 @@ def _kinds(event: e.Event) -> list[tuple[str, dict[str, Any]]]:
 def posted(record: Record) -> dict[str, Any]:
     """An entry somebody wrote; what the house needs besides stays here."""
     return {"id": record.id, **{name: value for name, value in record.body.items() if name not in ("request",)}}
+
+
+def of_recommendation(record: Record) -> Iterator[dict[str, Any]]:
+    """Yield the events of one recommendation: that it was issued, and each response to it."""
+    body = record.body
+    issued = {"priority": body["priority"], "source": body["source"]}
+    yield _derived(record, "agent_recommendation_issued", "agent", body["created_at"], issued)
+    for response in responses_of(body):
+        said = {"status": response["status"]}
+        yield _derived(record, ANSWERS[response["status"]], "human", response["responded_at"], said)
+
+
+def of_decision(record: Record) -> Iterator[dict[str, Any]]:
+    """Yield the one event of a decision."""
+    body = record.body
+    yield _derived(record, "decision_recorded", "human", body["created_at"], {"status": body["status"]})
+
+
+def responses_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the responses to a recommendation, oldest first; records of older versions kept only the last one."""
+    if "responses" in body:
+        return list(body["responses"])
+    answered = body["responded_at"] is not None
+    return [{"status": body["status"], "responded_at": body["responded_at"]}] if answered else []
+
+
+def _derived(record: Record, kind: str, actor: str, at: float, metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return an event that follows from a record. The same event has the same id whenever it is asked for."""
+    body = record.body
+    decision = kind == "decision_recorded"
+    return {
+        "id": f"jevt_{hashlib.sha256(f'{record.id}/{kind}/{at!r}'.encode()).hexdigest()[:12]}",
+        "kind": kind,
+        "actor": actor,
+        "session_id": body["session_id"],
+        "run_id": body["run_id"],
+        "chart_id": body["chart_id"],
+        "recommendation_id": body["recommendation_id"] if decision else record.id,
+        "decision_id": record.id if decision else None,
+        "note": body["title"],
+        "metadata": metadata,
+        "timestamp": at,
+    }
 
 
 def summary(events: int, recommendations: Sequence[dict[str, Any]], decisions: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from rota.api.dry import IGNORED
 from rota.api.house import House
 from rota.api.render.words import (
     RUN_WORDS,
@@ -75,7 +76,7 @@ class RunShape(BaseModel):
 
 
 class MadeRun(RunShape):
-    ignored: list[str] | None = Field(None, description="Fields of the request that mean nothing here.")
+    ignored: list[str] | None = Field(None, description=IGNORED)
     suggested_time_limit_seconds: float | None = Field(
         None,
         description="Where runs like it have shown how long they take, and it has no limit or a far longer one.",

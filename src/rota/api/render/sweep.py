@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from rota.api.dry import IGNORED
 from rota.api.render.words import RUN_WORDS
 from rota.app.ports import Record
 from rota.core.run import ACTIVE, RunState
@@ -44,7 +45,7 @@ class SweepShape(BaseModel):
 
 
 class MadeSweep(SweepShape):
-    ignored: list[str] | None = Field(None, description="Fields of the request that mean nothing here.")
+    ignored: list[str] | None = Field(None, description=IGNORED)
 
 
 def sweep_of(record: Record, states: Mapping[str, RunState], parallel: int | None) -> dict[str, Any]:

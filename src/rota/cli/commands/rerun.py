@@ -7,7 +7,18 @@ from typing import Any
 
 import click
 
-from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, run_argument, say, server_option
+from rota.cli.connect import (
+    connect,
+    dry_option,
+    emit,
+    full_id,
+    json_option,
+    leave,
+    note_ignored,
+    run_argument,
+    say,
+    server_option,
+)
 
 
 @click.command()
@@ -42,6 +53,7 @@ def command(run_id: str, restore: str | None, command: tuple[str, ...], server: 
             held=options["held"],
             dry_run=options["dry_run"],
         )
+        note_ignored(run.raw)
         staying = (options["wait"] or options["follow"]) and not options["dry_run"]
         if options["as_json"] and not staying:
             emit(run.raw)

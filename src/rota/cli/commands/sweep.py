@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rota.cli import stopping
-from rota.cli.connect import connect, dry_option, emit, json_option, server_option
+from rota.cli.connect import connect, dry_option, emit, json_option, note_ignored, server_option
 from rota.cli.render import plain
 from rota.cli.stopping import stopping_options
 from rota.cli.values import Duration, Priority, export_option, parameter, surroundings
@@ -76,6 +76,7 @@ def command(name: str, base_command: str, params: tuple[str, ...], server: str, 
             inherit=False,
             **fields,
         )
+        note_ignored(sweep.raw)
         if options["parallel"] and not options["held"] and not options["dry_run"]:
             client.start_sweep(sweep.id, parallel=options["parallel"])
             sweep = client.sweep(sweep.id)

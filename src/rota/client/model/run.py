@@ -81,6 +81,7 @@ class Run(Wire):
     tags: tuple[str, ...] = ()
     reservation: str = ""
     note: str = ""  # what its submitter should know
+    ignored: tuple[str, ...] = ()  # fields of the request that the server did not know, each with a hint
     dry_run: bool = False
 
     @property
@@ -174,6 +175,7 @@ def run(data: Any) -> Run:
         reasons=reasons(data.get("reasons")),
         gpus=words(data.get("gpus")),
         tags=words(data.get("tags")),
+        ignored=words(data.get("ignored")),
     )
 
 

@@ -20,6 +20,7 @@ class Sweep(Wire):
     parameters: Mapping[str, Any] | None = None
     progress: Mapping[str, Any] | None = None  # counts: total completed failed running launching ready queued canceled
     created_at: float | None = None
+    ignored: tuple[str, ...] = ()  # fields of the request that the server did not know, each with a hint
     dry_run: bool = False
 
 
@@ -32,6 +33,7 @@ def sweep(data: Any) -> Sweep:
         data,
         id=data["id"],
         run_ids=words(data.get("run_ids")),
+        ignored=words(data.get("ignored")),
         parameters=table(data.get("parameters") or {}),
         progress=table(data.get("progress") or {}),
     )
