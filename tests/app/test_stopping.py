@@ -19,7 +19,7 @@ from rota.core.run import Cause, RunState
 from rota.core.suspended import suspended
 from tests.app.house import ANN, BOB, House, until, with_policy
 
-USR1 = 10
+USR2 = 12
 GUIDE = Path(__file__).parents[2] / "docs" / "checkpointing.md"
 
 
@@ -31,7 +31,7 @@ def preempt(house: House, run_id: str) -> None:
 
 
 def stoppable(house: House, line: str | tuple[str, ...], **more: object) -> str:
-    said = {"priority": 1, "preemptible": True, "checkpoint_signal": USR1, "grace_s": 1000.0, **more}
+    said = {"priority": 1, "preemptible": True, "checkpoint_signal": USR2, "grace_s": 1000.0, **more}
     run_id = house.submit(line, 4, **said)  # type: ignore[arg-type]
     until(lambda: house.output(run_id), "it has said something")
     return house.in_state(run_id, RunState.RUNNING)
@@ -61,7 +61,7 @@ def test_the_program_of_the_guide_saves_gives_way_and_goes_on(small, tmp_path):
 
 def test_the_next_attempt_knows_that_it_is_not_the_first(small):
     line = 'echo "$ROTA_ATTEMPT $ROTA_RESTART_COUNT $SLURM_RESTART_COUNT ${ROTA_PREEMPTED-no}"; '
-    line += '[ "$ROTA_ATTEMPT" = 2 ] && exit 0; trap "exit 0" USR1; echo ready; while :; do sleep 0.01; done'
+    line += '[ "$ROTA_ATTEMPT" = 2 ] && exit 0; trap "exit 0" USR2; echo ready; while :; do sleep 0.01; done'
     run_id = stoppable(small, line)
     until(lambda: "ready" in small.output(run_id, 1), "its handler")
     preempt(small, run_id)
@@ -76,7 +76,7 @@ def test_the_next_attempt_knows_that_it_is_not_the_first(small):
 
 
 def test_who_was_through_when_it_was_stopped_says_so_and_is_finished(small):
-    line = "trap 'touch \"$ROTA_CHECKPOINT_DIR/.finished\"; exit 0' USR1; echo ready; while :; do sleep 0.01; done"
+    line = "trap 'touch \"$ROTA_CHECKPOINT_DIR/.finished\"; exit 0' USR2; echo ready; while :; do sleep 0.01; done"
     run_id = stoppable(small, line)
     preempt(small, run_id)
     run = small.wait(run_id)
@@ -84,10 +84,10 @@ def test_who_was_through_when_it_was_stopped_says_so_and_is_finished(small):
 
 
 def test_who_ignores_its_checkpoint_signal_is_killed_after_its_grace_and_says_so(small):
-    run_id = stoppable(small, "trap '' USR1; echo ready; while :; do sleep 1000; done", grace_s=0.3)
+    run_id = stoppable(small, "trap '' USR2; echo ready; while :; do sleep 1000; done", grace_s=0.3)
     important, gate = small.gated(4, BOB, priority=4)
     small.in_state(important, RunState.RUNNING)
-    why = f"preempted for {important}; it ignored SIGUSR1 and was killed after its grace of 0.3 s"
+    why = f"preempted for {important}; it ignored SIGUSR2 and was killed after its grace of 0.3 s"
     assert (small.run(run_id).state, small.run(run_id).why) == (RunState.QUEUED, why)
     assert small.events(e.AttemptEnded, run_id)[0].why == why
     assert small.store.attempts(run_id)[0].exit.killed
@@ -100,15 +100,15 @@ def test_who_cannot_save_says_so_and_keeps_nothing(small):
     important, gate = small.gated(4, BOB, priority=4)
     small.in_state(important, RunState.RUNNING)
     run = small.run(run_id)
-    why = f"preempted for {important}; nothing of it had a handler for SIGUSR1, so it ended without saving"
+    why = f"preempted for {important}; nothing of it had a handler for SIGUSR2, so it ended without saving"
     assert (run.state, run.why, run.attained_s) == (RunState.QUEUED, why, 0.0)
     small.do(Cancel(run_id), ANN)
     gate.open()
 
 
 def test_a_limit_warns_before_it_kills(house):
-    line = "trap 'echo warned' USR1; echo ready; while :; do sleep 0.01; done"
-    run = house.wait(house.submit(line, time_limit_s=1.6, warn_signal=USR1, warn_s=0.6))
+    line = "trap 'echo warned' USR2; echo ready; while :; do sleep 0.01; done"
+    run = house.wait(house.submit(line, time_limit_s=1.6, warn_signal=USR2, warn_s=0.6))
     assert house.output(run.id) == "ready\nwarned\n"
     assert (run.state, run.past[-1].exit.cause) == (RunState.FAILED, Cause.TIME_LIMIT)
     assert run.why == "time limit of 1.6 s reached; it had been warned"
@@ -116,14 +116,14 @@ def test_a_limit_warns_before_it_kills(house):
 
 def test_who_leaves_at_the_warning_has_the_last_word(house):
     """By its checkpoint signal, since that is no TERM: nothing was said of a warning."""
-    line = "trap 'exit 75' USR1; while :; do sleep 0.01; done"
-    run = house.wait(house.submit(line, time_limit_s=20.0, checkpoint_signal=USR1, warn_s=18.5))
+    line = "trap 'exit 75' USR2; while :; do sleep 0.01; done"
+    run = house.wait(house.submit(line, time_limit_s=20.0, checkpoint_signal=USR2, warn_s=18.5))
     assert (run.state, run.past[-1].exit.code) == (RunState.FAILED, 75)
     assert run.why == "exit code 75; it had been warned of its time limit"
 
 
 def test_a_filler_is_killed_at_once_whatever_else_it_says(small):
-    line = "trap '' TERM USR1; echo ready; while :; do sleep 1000; done"
+    line = "trap '' TERM USR2; echo ready; while :; do sleep 1000; done"
     run_id = stoppable(small, line, filler=True, time_limit_s=60.0)
     spec = small.run(run_id).spec
     assert (spec.preemptible, spec.checkpoint_signal, spec.grace_s) == (True, 9, 0.0)
@@ -140,12 +140,12 @@ def test_a_filler_is_killed_at_once_whatever_else_it_says(small):
     [
         ({"filler": True}, "filler", "give a time limit, or an estimate, of at most 1 h"),
         ({"filler": True, "time_limit_s": 7200.0}, "filler", "this one says 2 h"),
-        ({"warn_signal": USR1}, "warn_signal", "no time limit to warn of"),
+        ({"warn_signal": USR2}, "warn_signal", "no time limit to warn of"),
         ({"warn_s": 5.0}, "warn_s", "no time limit to warn of"),
         ({"warn_s": 5.0, "time_limit_s": 60.0}, "warn_s", "give warn_signal as well"),
-        ({"warn_s": 60.0, "warn_signal": USR1, "time_limit_s": 60.0}, "warn_s", "before the start"),
-        ({"warn_s": -1.0, "warn_signal": USR1, "time_limit_s": 60.0}, "warn_s", "from 0 up"),
-        ({"warn_s": float("nan"), "warn_signal": USR1, "time_limit_s": 60.0}, "warn_s", "from 0 up"),
+        ({"warn_s": 60.0, "warn_signal": USR2, "time_limit_s": 60.0}, "warn_s", "before the start"),
+        ({"warn_s": -1.0, "warn_signal": USR2, "time_limit_s": 60.0}, "warn_s", "from 0 up"),
+        ({"warn_s": float("nan"), "warn_signal": USR2, "time_limit_s": 60.0}, "warn_s", "from 0 up"),
         ({"warn_signal": 64, "time_limit_s": 60.0}, "warn_signal", "from 1 to 31"),
         ({"warn_signal": 9, "time_limit_s": 60.0}, "warn_signal", "no program can hear SIGKILL"),
     ],

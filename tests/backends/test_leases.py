@@ -295,6 +295,35 @@ def test_of_a_family_only_those_of_the_owners_account_are_ended(rig, backend, re
     rig.people[-2].stdin.close()
 
 
+def test_what_a_holder_forked_does_not_run_its_handler(rig, backend, reports, tmp_path):
+    """A data loader has inherited it: it would save as well, over what its parent saves. It goes when that has gone."""
+    code = """
+import os, signal, sys, time
+main, step = os.getpid(), 0
+def save(number, frame):
+    with open(sys.argv[1], "a") as file:
+        file.write(f"{'main' if os.getpid() == main else 'loader'} {step}\\n")
+    time.sleep(0.5)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+for _ in range(3):
+    if os.fork() == 0:
+        while True:
+            time.sleep(0.01)
+step = 2307
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+    holder = rig.person(sys.executable, "-ISc", code, str(tmp_path / "saves"))
+    assert rig.says(holder) == b"ready\n"
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=600.0))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert (tmp_path / "saves").read_text() == "main 2307\n"
+
+
 def test_one_that_cannot_be_watched_keeps_no_other_from_being_given(rig, backend, reports, monkeypatch):
     first, second = rig.order("last for ever"), rig.order("last for ever")
     look: Callable[[Holder], int] = rig.processes._open

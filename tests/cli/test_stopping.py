@@ -55,8 +55,8 @@ def test_a_checkpoint_signal_alone_makes_nobody_make_way_and_that_is_said(lab: L
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--checkpoint-signal", "HELLO"], "'HELLO' is no signal; write a name such as USR1"),
-        (["--checkpoint-signal", "KILL"], "no program can hear SIGKILL, so it could not save; use USR1, USR2, TERM"),
+        (["--checkpoint-signal", "HELLO"], "'HELLO' is no signal; write a name such as USR2"),
+        (["--checkpoint-signal", "KILL"], "no program can hear SIGKILL, so it could not save; use USR2, USR1, TERM"),
         (["--checkpoint-signal", "19"], "no program can hear SIGSTOP"),
         (["--grace", "soon"], "'soon' is not a time"),
         (["--warn-signal", "USR1"], "there is no time limit to warn of"),

@@ -34,7 +34,7 @@ def test_times_and_signals_are_numbers_or_words(common: Server) -> None:
     [
         ({"time_limit_seconds": "soon"}, "time_limit_seconds", "is not a time; write 90"),
         ({"time_limit_seconds": "0h"}, "time_limit_seconds", "greater than 0"),
-        ({"checkpoint_signal": "HELLO"}, "checkpoint_signal", "is no signal; write a name such as USR1"),
+        ({"checkpoint_signal": "HELLO"}, "checkpoint_signal", "is no signal; write a name such as USR2"),
         ({"checkpoint_signal": 64}, "checkpoint_signal", "less than or equal to 31"),
         ({"checkpoint_signal": "KILL"}, "checkpoint_signal", "no program can hear SIGKILL, so it could not save; use"),
         ({"checkpoint_signal": 19, "preemptible": True}, "checkpoint_signal", "no program can hear SIGSTOP"),

@@ -179,7 +179,7 @@ class Extras(Making):
     preemptible: bool = Field(False, description="May be stopped for others, and is run again.")
     checkpoint_signal: Signal | None = Field(
         None,
-        description="Asks it to save and leave; a number, or a name such as USR1, and not KILL or STOP. Who names one "
+        description="Asks it to save and leave; a number, or a name such as USR2, and not KILL or STOP. Who names one "
         "says that it saves and loses little by being stopped. Default: TERM, of a program that does not.",
     )
     grace_seconds: Annotated[float, BeforeValidator(_time), Field(ge=0, le=86400)] = Field(

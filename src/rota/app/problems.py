@@ -188,7 +188,7 @@ def _stopping_problems(spec: Spec) -> Iterator[tuple[str, str]]:
     if not 0 <= spec.warn_signal <= signals.HIGHEST:
         yield "warn_signal", f"{spec.warn_signal} is not a signal number from 1 to {signals.HIGHEST}"
     elif spec.warn_signal in DEADLY:
-        yield "warn_signal", f"no program can hear {signals.name(spec.warn_signal)}; use USR1"
+        yield "warn_signal", f"no program can hear {signals.name(spec.warn_signal)}; use USR2"
     if spec.warn_s is not None and not 0 <= spec.warn_s <= MAX_SECONDS:  # nor NaN
         yield "warn_s", f"{spec.warn_s} is not a time in seconds from 0 up"
     elif spec.time_limit_s is None:
@@ -199,7 +199,7 @@ def _stopping_problems(spec: Spec) -> Iterator[tuple[str, str]]:
             f"{told(spec.warn_s)} before the limit is before the start: the limit is {told(spec.time_limit_s)}",
         )
     elif spec.warn_s and warning(spec) is None:
-        yield "warn_s", "says when to warn it, but not how; give warn_signal as well, such as USR1"
+        yield "warn_s", "says when to warn it, but not how; give warn_signal as well, such as USR2"
 
 
 def request_problems(desk: Desk, request: Request) -> Iterator[tuple[str, str]]:

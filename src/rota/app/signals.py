@@ -1,4 +1,4 @@
-"""Signals by the names people use for them: USR1, SIGUSR1, usr1, 10."""
+"""Signals by the names people use for them: USR2, SIGUSR2, usr2, 12."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def number(text: str) -> int:
     found = signal.Signals.__members__.get(f"SIG{word.removeprefix('SIG')}")
     if found is None or found > HIGHEST:
         raise ValueError(
-            f"{text[:50]!r} is no signal; write a name such as USR1, TERM or INT, or a number from 1 to {HIGHEST}"
+            f"{text[:50]!r} is no signal; write a name such as USR2, TERM or INT, or a number from 1 to {HIGHEST}"
         )
     return int(found)
 
 
 def unheard(number: int) -> str:
     """Why one of those that no program can catch is no way to ask it, and what is."""
-    return f"no program can hear {name(number)}, so it could not save; use USR1, USR2, TERM, INT or HUP"
+    return f"no program can hear {name(number)}, so it could not save; use USR2, USR1, TERM, INT or HUP"
 
 
 def name(number: int) -> str:

@@ -17,7 +17,7 @@ _OPTIONS = (
     click.option(
         "--checkpoint-signal",
         type=Signal(),
-        help="It saves, and leaves, when it gets this: USR1, TERM, ...  [default: TERM, of one that does not save]",
+        help="It saves, and leaves, when it gets this: USR2, TERM, ...  [default: TERM, of one that does not save]",
     ),
     click.option(
         "--grace", "grace_s", type=Duration(least=0.0), help="How long until it is killed then.  [default: 10s]"

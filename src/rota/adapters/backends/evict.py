@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-from rota.adapters.backends import inside, procs
+from rota.adapters.backends import heard, inside, procs
 from rota.core.run import Holder
 
 SIGKILL = signal.SIGKILL
@@ -29,6 +29,18 @@ def family(holder: Holder) -> tuple[Target, ...]:
     below = [pid for pid in procs.descendants(holder.pid) if uid_of(pid) == holder.uid]
     found = [(pid, procs.start_time(pid)) for pid in below if inside.attempt_of(pid) == own]
     return ((holder.pid, holder.start_ticks), *((pid, start) for pid, start in found if start is not None))
+
+
+def asked(holder: Holder, targets: Iterable[Target], number: int) -> list[Target]:
+    """Leave out the forks that would run an inherited handler (see heard)."""
+    below = {each.pid: each.spared for each in heard.look(number, holder.pid, stranger=False)}
+    return [each for each in targets if each[0] == holder.pid or not below.get(each[0], _is_orphan(each[0], number))]
+
+
+def _is_orphan(pid: int, number: int) -> bool:
+    """Tell of a process that is no longer below the holder whether it is a fork with a handler, so an inherited one."""
+    origin = procs.origin(pid)
+    return origin is not None and origin.forked and bool(procs.caught(pid) >> (number - 1) & 1)
 
 
 def signal_all(targets: Iterable[Target], number: int, uid: int) -> bool:

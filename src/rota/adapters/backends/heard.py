@@ -1,9 +1,22 @@
-"""Who of an attempt is told what, and what to say of those who did not listen.
+"""Decide which processes of an attempt get a signal, and say what came of it.
 
-A polite end (TERM, INT, HUP, QUIT) goes to every process of the attempt, at any depth. Any other signal is a message to
-the program, such as "write a checkpoint", and goes to whatever has a handler for it, at any depth: the shell above the
-program, its launcher and the helper beside it, which never heard of it, would only die of it. All below the calling
-process is the attempt's. Imported by shims: cheap standard modules only.
+A program is a process that was started by an exec, together with what it forked without one: data loaders, pools. A
+fork inherits the handlers of the program and runs them on an old copy of its state, so a loader that is asked to save
+writes step 0 over the checkpoint. Hence, for every signal but KILL: **a fork that has a handler is not signalled if its
+program has one too, or if its program's first process is gone.** Beyond that:
+
+A *message* ("save now": a warning, a checkpoint signal) goes to the topmost process with a handler on each branch of
+the tree. A launcher without one is passed through to what it started. Below a process with a handler nothing is
+signalled: passing the message on is up to that process.
+
+A *polite end* (TERM, INT, HUP, QUIT) goes to all other processes, at any depth; but to a launcher without a handler
+only when no program with one is left below it, because it would die at once, and everything that still saves with it.
+
+Two things do not prove that a program has a handler. Bash with a trap on EXIT, and the runtime of Go, catch every
+signal: such a process counts only if nothing below it has a handler. And every Python and every waiting shell catches
+INT; so INT and QUIT, which a terminal sends to all as well, go to all programs with a handler, not to the topmost only.
+
+All below the calling process is the attempt's. Imported by shims: cheap standard modules only.
 """
 
 from __future__ import annotations
@@ -18,32 +31,131 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 POLITE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+FROM_A_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
+# no program catches all of these on purpose: a process that does so catches every signal
+ANYTHING = (signal.SIGTRAP, signal.SIGSYS, signal.SIGALRM, signal.SIGVTALRM, signal.SIGUSR1, signal.SIGUSR2)
+LEAVE_S = 1.0  # a launcher whose programs have all ended has this long to leave by itself
 
 
-def ask(signum: int, leaders: Iterable[int]) -> bool:
-    """To end. A message that nothing here has a handler for goes to the group of each leader, as from a terminal.
-    False: nothing has."""
-    if signum in POLITE:
-        below = procs.descendants(os.getpid())
-        heard = any(procs.catches(pid, signum) for pid in below)
-        for pid in below:
-            to_one(pid, signum)
-            to_one(pid, signal.SIGCONT)  # a stopped process hears nothing
-        return heard
-    heard = message(signum)
-    if not heard:
-        for leader in leaders:  # not reaped yet, so the number of its group is still its own
-            try:
-                os.killpg(leader, signum)
-            except ProcessLookupError:
-                to_one(leader, signum)  # has not made its session yet
-    return heard
+class Process:
+    """One process of a tree at one look, and what follows from its place in it."""
+
+    __slots__ = ("above", "catches", "gone", "kin", "listens", "origin", "over", "pid", "spared")
+
+    def __init__(self, pid: int, origin: procs.Origin, above: Process | None, signum: int) -> None:
+        self.pid, self.origin, self.above = pid, origin, above
+        mask = procs.caught(pid)
+        self.catches = bool(mask >> (signum - 1) & 1)
+        self.gone = self.kin = False  # its program's first process is gone; one of its program above it has a handler
+        if origin.forked and (above is None or not origin.may_be_fork_of(above.origin)):
+            self.gone = True
+        elif origin.forked and above is not None:
+            self.gone, self.kin = above.gone, above.kin or above.catches
+        self.spared = origin.forked and self.catches and (self.gone or self.kin)
+        anything = all(mask >> (number - 1) & 1 for number in ANYTHING)
+        self.listens = self.catches and not self.spared and not anything
+        self.over = False  # something below it listens
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.pid, self.origin.start
+
+
+def look(signum: int, top: int, *, stranger: bool = True) -> list[Process]:
+    """Every process below `top`, parents before children. Of a stranger, such as a shim, no process is a fork: it has
+    only taken in those whose own parent has ended."""
+    found: list[Process] = []
+    first = procs.origin(top)
+    head = None if stranger or first is None else Process(top, first, None, signum)
+    if head is not None:
+        head.gone = head.spared = False  # whatever it is a fork of: it is the program here
+    todo: list[tuple[int, Process | None]] = [(top, head)]
+    while todo:
+        pid, above = todo.pop()
+        for child in procs.children(pid):
+            origin = procs.origin(child)
+            if origin is not None:
+                each = Process(child, origin, above, signum)
+                found.append(each)
+                todo.append((child, each))
+    for each in reversed(found):
+        if each.above is not None and (each.listens or each.over):
+            each.above.over = True
+    return found
 
 
 def message(signum: int) -> bool:
-    """To whatever has a handler for it. False: nothing has."""
-    told = [to_one(pid, signum) for pid in procs.descendants(os.getpid()) if procs.catches(pid, signum)]
+    """Send a message. False: no process has a handler for it."""
+    told = [to_one(each.pid, signum) for each in _addressees(look(signum, os.getpid()), signum)]
     return any(told)
+
+
+class Asking:
+    """A request to end that is under way: which processes were signalled, and whether launchers are still to be.
+
+    `heard`: a program has a handler for the signal. `waiting`: some launcher is left; call `again` now and then."""
+
+    def __init__(self, signum: int, leaders: Iterable[int], *, saves: bool = False) -> None:
+        self._signum, self._saves = signum, saves
+        self._told: set[tuple[int, int]] = set()
+        self._since: dict[tuple[int, int], float] = {}  # untold, and nothing keeps it from being told
+        self.waiting = False
+        seen = look(signum, os.getpid())
+        self.heard = any(each.listens for each in seen)
+        if signum not in POLITE:
+            self._send_message(seen, leaders)
+        elif saves and self.heard:  # first a message only: helpers must live as long as their program saves
+            self._tell(_addressees(seen, signum))
+            self.waiting = True
+        else:
+            self._tell([each for each in seen if not each.spared and not _waits(each)])
+            self.waiting = any(_waits(each) for each in seen)
+
+    def again(self) -> None:
+        """Signal each launcher that has outlived its programs, and what it has started since: a script must not go on
+        with its next line."""
+        now = procs.boottime()
+        seen = look(self._signum, os.getpid())
+        saving = self._saves and any(each.listens and each.key in self._told for each in seen)
+        free = [] if saving else [each for each in seen if not each.spared and not _waits(each)]
+        since = self._since
+        self._since = {each.key: since.get(each.key, now) for each in free if each.key not in self._told}
+        self._tell([each for each in free if now - self._since.get(each.key, now) >= LEAVE_S])
+        self.waiting = saving or bool(self._since) or any(_waits(each) for each in seen)
+
+    def _tell(self, addressees: Iterable[Process]) -> None:
+        for each in addressees:
+            self._told.add(each.key)
+            to_one(each.pid, self._signum)
+            to_one(each.pid, signal.SIGCONT)  # a stopped process hears nothing
+
+    def _send_message(self, seen: list[Process], leaders: Iterable[int]) -> None:
+        """A message that nothing has a handler for goes to the process group of each leader, as from a terminal."""
+        addressees = _addressees(seen, self._signum)
+        if not addressees:
+            groups = frozenset(leaders)  # not reaped yet, so the number of its group is still its own
+            addressees = [each for each in seen if not each.spared and groups & {each.pid, each.origin.group}]
+        for each in addressees:
+            to_one(each.pid, self._signum)
+
+
+def _waits(each: Process) -> bool:
+    return each.over and not each.listens
+
+
+def _addressees(seen: list[Process], signum: int) -> list[Process]:
+    """Choose who gets a message. On a branch where nothing listens this is the topmost that catches every signal."""
+    if signum in FROM_A_KEYBOARD:
+        return [each for each in seen if each.listens]
+    chosen: list[Process] = []
+    below: set[Process] = set()  # those under one that was chosen
+    for each in seen:
+        if each.above in below:
+            below.add(each)
+        elif each.listens or (each.catches and not each.spared and not each.over):
+            chosen.append(each)
+            below.add(each)
+    return chosen
 
 
 def to_one(pid: int, signum: int) -> bool:
@@ -52,7 +164,7 @@ def to_one(pid: int, signum: int) -> bool:
 
 def unheeded(signum: int, waited_s: float) -> str:
     """Of those who are still there when their grace is over."""
-    if any(procs.catches(pid, signum) for pid in procs.descendants(os.getpid())):
+    if any(each.catches and not each.spared for each in look(signum, os.getpid())):
         return f"it had not ended {waited_s:.3g} s after {name(signum)}, when its grace was over, and was killed"
     return f"it ignored {name(signum)} and was killed after its grace of {waited_s:.3g} s"
 

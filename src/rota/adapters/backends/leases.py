@@ -46,7 +46,8 @@ class _Lease:
     holder: Holder
     tick: float  # when it was given
     cause: Cause = Cause.RELEASED  # how its end is to be called; cancelled once somebody asked for that
-    brood: tuple[evict.Target, ...] = ()  # the holder's descendants that were told to stop with it
+    brood: tuple[evict.Target, ...] = ()  # the holder's descendants that are to stop with it
+    spared: frozenset[evict.Target] = frozenset()  # of those, the forks that get no signal but KILL
     undo: list[Callable[[], None]] = field(default_factory=list)  # watches, and a SIGKILL that is due
     untouchable: bool = False  # said in the log
 
@@ -225,11 +226,20 @@ class LeaseBackend:
         for pid, start in new:
             self._follow(name, lease, pid, start)
         targets = (*family[:1], *lease.brood)
-        told = bool(targets) and evict.signal_all(targets, order.signal, lease.holder.uid)
+        addressees = evict.asked(lease.holder, targets, order.signal)
+        lease.spared = frozenset(targets) - frozenset(addressees)
+        told = bool(targets) and evict.signal_all(addressees, order.signal, lease.holder.uid)
         if not told and not lease.untouchable:
             lease.untouchable = True
             log.warning("%s: process %d is not ours to end; it keeps its lease while it lives", name, lease.holder.pid)
         lease.undo.append(self._after(order.grace_s, lambda: self._kill(name)))
+
+    def _end_spared(self, lease: _Lease) -> None:
+        """Kill the spared forks once every process that was signalled has ended: no program is left to end them."""
+        family = ((lease.holder.pid, lease.holder.start_ticks), *lease.brood)
+        left = {(pid, start) for pid, start in family if procs.start_time(pid) == start}
+        if left <= lease.spared:
+            evict.signal_all(left, evict.SIGKILL, lease.holder.uid)
 
     # -- in other threads
 
@@ -237,7 +247,10 @@ class LeaseBackend:
         """The holder has ended, or one of its descendants."""
         with self._lock:
             lease = self._known.get(name)
-            if lease is None or not self._open or self._alive(lease):
+            if lease is None or not self._open:
+                return
+            if self._alive(lease):
+                self._end_spared(lease)
                 return
             end = self._end(name, lease)
         self._report(Ended(name, end))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MARKER = "ROTA_ATTEMPT_ID"
+PF_FORKNOEXEC = 0x40  # in field 9 of /proc/<pid>/stat: "forked but didn't exec"
 MAX_PROC_READ = (
     1 << 20
 )  # an environment can be larger (up to the stack limit); the marker is looked for in all of it, piecewise
@@ -95,14 +96,37 @@ def has_marker(pid: int, attempt_id: str) -> bool:
     return False
 
 
-def catches(pid: int, signum: int) -> bool:
-    """Has it a handler of its own for this signal? One that has none would die of it, or never hear it."""
+def caught(pid: int) -> int:
+    """The signals it has handlers for, as a mask with the first signal in bit 0; 0 when it is gone."""
     try:
         status = _read_text(f"/proc/{pid}/status")
     except OSError:
-        return False  # gone
-    caught = status.partition("\nSigCgt:")[2].split(maxsplit=1)
-    return bool(caught) and bool(int(caught[0], 16) >> (signum - 1) & 1)
+        return 0
+    mask = status.partition("\nSigCgt:")[2].split(maxsplit=1)
+    return int(mask[0], 16) if mask else 0
+
+
+class Origin:
+    """How a process came about: when, in which group, and whether by a fork without an exec since.
+
+    `image` is where its stack began: the kernel chooses that anew at every exec, and a fork inherits it, so two
+    processes with different images cannot be forks of each other. 0 = it cannot be read, or the kernel does not tell.
+    """
+
+    __slots__ = ("forked", "group", "image", "start")
+
+    def __init__(self, stat: list[bytes]) -> None:
+        self.group, self.start = int(stat[2]), int(stat[19])
+        self.forked, self.image = bool(int(stat[6]) & PF_FORKNOEXEC), int(stat[25])
+
+    def may_be_fork_of(self, other: Origin) -> bool:
+        """False: its parent is another, and has ended."""
+        return self.forked and (not self.image or not other.image or self.image == other.image)
+
+
+def origin(pid: int) -> Origin | None:
+    stat = _stat(pid)
+    return None if stat is None else Origin(stat)
 
 
 def send(pid: int, signum: int, check: Callable[[], bool]) -> bool:

@@ -37,6 +37,7 @@ HEARD = frozenset({signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT
 FINISHED = ".finished"  # in the checkpoint directory: "I was through when you stopped me" (docs/checkpointing.md)
 EXEC_WAIT_S = 1.0  # a hung file system must not hide the attempt
 BIRTH_S = 0.005
+ASK_AGAIN_S = 0.25
 FAR = float("inf")
 RECORD_RETRY_S = 600.0
 
@@ -67,6 +68,8 @@ class Shim:
         self.failure: int | None = None  # wait status of the first task that failed
         self.cause = ""  # why it is being ended, when it is
         self.ending = (0, 0.0, 0.0)  # by which signal, since when, and with how much grace
+        self.asking: heard.Asking | None = None
+        self.ask_at = FAR  # when to look again for those it has not reached yet
         self.kill_at: float | None = None
         self.limit_at: float | None = None
         self.warn_at: float | None = None
@@ -253,7 +256,7 @@ class Shim:
 
     def _next_deadline(self) -> float:
         if self.kill_at is not None:
-            return self.kill_at
+            return min(self.kill_at, self.ask_at)
         return min(FAR if at is None else at for at in (self.warn_at, self.limit_at))
 
     def _reap(self) -> bool:
@@ -275,7 +278,10 @@ class Shim:
             if now >= self.kill_at:
                 self.unheeded = self.unheeded or self._unheeded()
                 self._kill_all()
-                self.kill_at = now + 0.05  # again, until all are gone
+                self.kill_at, self.ask_at = now + 0.05, FAR  # again, until all are gone
+            elif now >= self.ask_at and self.asking is not None:
+                self.asking.again()
+                self.ask_at = now + ASK_AGAIN_S if self.asking.waiting else FAR
         elif self.limit_at is not None and now >= self.limit_at:
             self._end("time_limit", signal.SIGTERM, self.order["grace_s"])
         elif self.warn_at is not None and now >= self.warn_at:
@@ -296,8 +302,8 @@ class Shim:
             return
         cause, grace = str(stop["cause"]), float(stop["grace_s"])
         if self.kill_at is None:
-            heard_of = self._end(cause, int(stop["signal"]), grace)
-            if cause == "preempted" and stop.get("saves") and not heard_of:
+            saves = cause == "preempted" and bool(stop.get("saves"))
+            if not self._end(cause, int(stop["signal"]), grace, saves=saves) and saves:
                 self.unsaved = heard.unsaved(int(stop["signal"]))
             return
         self.kill_at = min(self.kill_at, procs.boottime() + grace)  # a second order may only hasten the end
@@ -305,12 +311,14 @@ class Shim:
         if cause == "cancelled" and self.cause in ("preempted", ""):
             self.cause = cause  # somebody does not want it back
 
-    def _end(self, cause: str, signum: int, grace_s: float) -> bool:
+    def _end(self, cause: str, signum: int, grace_s: float, *, saves: bool = False) -> bool:
         """False: nothing of it has a handler for that signal."""
         now = procs.boottime()
         self.cause, self.ending = cause, (signum, now, grace_s)
         self.kill_at = now + max(0.0, grace_s)
-        return heard.ask(signum, self.tasks)
+        self.asking = heard.Asking(signum, self.tasks, saves=saves)
+        self.ask_at = now + ASK_AGAIN_S if self.asking.waiting else FAR
+        return self.asking.heard
 
     # -- end
 

@@ -17,7 +17,7 @@ usage: sbatch [OPTIONS] script [args...]     or     sbatch [OPTIONS] --wrap 'com
   -t, --time=D-H:M:S                 --parsable           print only the id
   -p, -A                             kept and shown       --test-only          when would it start?
   --requeue                          may be stopped for others, and is run again; --no-requeue: no second attempt
-  --signal=[B:]USR1@300              sent so many seconds before the time limit, and with --requeue on being stopped
+  --signal=[B:]USR2@300              sent so many seconds before the time limit, and with --requeue on being stopped
   --reservation=ID|NAME              use the GPUs it keeps, in its time (rota reserve)
   --open-mode=append|truncate
 

@@ -52,11 +52,11 @@ class Sent:
 
 
 def signal(text: str) -> Sent:
-    """`[R|B:]USR1[@300]`. Whether the shell is told (B) is no question here: whatever has a handler for it is."""
+    """`[R|B:]USR2[@300]`. Whether the shell gets it (B) depends on whether it has a trap for it."""
     match = re.fullmatch(r"(?:[RB]{1,2}:)?([A-Za-z0-9]{1,10})(?:@([0-9]{1,5}))?", text)
     try:
         if match is None:
-            raise ValueError(f"{text[:50]!r} is not a signal such as USR1, USR1@300 or B:USR1@300")
+            raise ValueError(f"{text[:50]!r} is not a signal such as USR2, USR2@300 or B:USR2@300")
         return Sent(signals.number(match[1]), int(match[2]) if match[2] else 60)
     except ValueError as error:
         raise UsageError(f"--signal: {error}") from None
