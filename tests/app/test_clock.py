@@ -137,7 +137,7 @@ def crash(house: House, *runs: str) -> None:
 
 @pytest.fixture
 def manual() -> ManualClock:
-    return ManualClock(now=time.time(), tick=500_000.0, boot_id="one")
+    return ManualClock(now=time.time(), tick=1e9, boot_id="one")
 
 
 @pytest.fixture

@@ -533,7 +533,7 @@ def test_what_is_given_to_nobody_goes_back(house, person):
 
 
 def test_after_a_reboot_every_lease_is_over_for_good(build, person):
-    house, clock = build(), ManualClock(now=time.time(), tick=500_000.0, boot_id="one")
+    house, clock = build(), ManualClock(now=time.time(), tick=1e9, boot_id="one")
     house.clock = lambda: clock
     house.open()
     process = person()

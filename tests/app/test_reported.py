@@ -153,7 +153,7 @@ def test_it_outlives_the_server_and_its_rounds(house):
 
 
 def test_it_outlives_the_machine(build):
-    house, clock = build(), ManualClock(now=time.time(), tick=500_000.0, boot_id="one")
+    house, clock = build(), ManualClock(now=time.time(), tick=1e9, boot_id="one")
     house.clock = lambda: clock
     house.open()
     run_id = waiting(house)

@@ -27,9 +27,13 @@ class SystemClock:
 
 
 class ManualClock:
-    """Moves only when told to; both clocks move together unless `jump_wall` says otherwise."""
+    """Moves only when told to; both clocks move together unless `jump_wall` says otherwise.
 
-    def __init__(self, now: float = 1_000_000.0, tick: float = 1_000.0, boot_id: str = "manual") -> None:
+    Ticks begin where no machine's uptime is, so that an end measured by a real supervisor never looks like a moment of
+    this clock. (They began at 1,000 s once, and figures were wrong on machines that had been up for that long.)
+    """
+
+    def __init__(self, now: float = 1_000_000.0, tick: float = 1e9, boot_id: str = "manual") -> None:
         self._now = now
         self._tick = tick
         self._boot_id = boot_id
