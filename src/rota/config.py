@@ -54,6 +54,7 @@ class Settings:
     run_as: str = ""  # on a server that runs as root: the account of people who have none on this machine
     login_tries: int = 10  # failed logins a minute and source
     agent_calls: int = 600  # calls a minute of one agent
+    disk_floor_mb: int | None = None  # MiB free below which only ends are written; 0 = none; unset = 1 % of the disk
     person_live_mb: int = 64  # MiB of commands and environments of one person's runs that have not ended; 0 = no bound
     person_ledger_mb: int = 256  # MiB that one person may add to the ledger in a day; 0 = no bound
 
@@ -157,6 +158,7 @@ SOURCES = (
     Source("run_as", ("ROTA_RUN_AS",), str),
     Source("login_tries", ("ROTA_LOGIN_TRIES",), _number(1, 100_000)),
     Source("agent_calls", ("ROTA_AGENT_CALLS",), _number(1, 10_000_000)),
+    Source("disk_floor_mb", ("ROTA_DISK_FLOOR_MB",), _number(0, 100_000_000)),
     Source("person_live_mb", ("ROTA_PERSON_LIVE_MB",), _number(0, 1_000_000)),
     Source("person_ledger_mb", ("ROTA_PERSON_LEDGER_MB",), _number(0, 1_000_000)),
 )

@@ -26,6 +26,7 @@ from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.processes import LinuxProcesses, is_persons
 from rota.adapters.samples import FileSamples
+from rota.adapters.space import FreeSpace
 from rota.adapters.store.house import bind_house
 from rota.adapters.store.open import is_url, open_reader, open_store
 from rota.api.offline import OfflineTokens
@@ -87,6 +88,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
             new_id=new_id,
             site=Site(str(data_dir.path / "checkpoints"), _own_env(), _accounts(settings)),
             on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
+            space=FreeSpace(_disks(settings, data_dir.path), _bytes(settings.disk_floor_mb)),
             budget=Budget(Quotas(settings.person_live_mb * MIB, settings.person_ledger_mb * MIB)),
         )
         service = Service(loop)
@@ -223,6 +225,17 @@ def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
     except (DataDirError, StoreError) as error:
         raise CannotStart(str(error)) from error
     return data_dir, store
+
+
+def _disks(settings: Settings, data_dir: Path) -> list[Path]:
+    """Directories on whose disks the ledger and the records of attempts are written."""
+    url = settings.database_url
+    database = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else data_dir / "rota.db"
+    return [data_dir, database.parent]
+
+
+def _bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib * MIB
 
 
 def _own_env() -> dict[str, str]:

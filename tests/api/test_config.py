@@ -44,6 +44,7 @@ MEANS: dict[str, tuple[str, Any]] = {
     "ROTA_RUN_AS": ("nobody", "nobody"),
     "ROTA_LOGIN_TRIES": ("3", 3),
     "ROTA_AGENT_CALLS": ("60", 60),
+    "ROTA_DISK_FLOOR_MB": ("512", 512),
     "ROTA_PERSON_LIVE_MB": ("8", 8),
     "ROTA_PERSON_LEDGER_MB": ("0", 0),
 }

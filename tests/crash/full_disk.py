@@ -20,7 +20,7 @@ def main(disk: str, marks: str) -> None:
     ballast.write_bytes(b"\0" * (3 << 20))
     accepted: list[str] = []
     facts: dict[str, object] = {}
-    with server(f"{disk}/data") as service:
+    with server(f"{disk}/data", disk_floor_mb=0) as service:
         steady = service.do(ME, Submit(job(marks, "; sleep 5; echo still here", gpus=8)))
         accepted.append(steady.id)
         until(lambda: service.run(steady.id).state == "running")

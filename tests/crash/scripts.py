@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from rota.adapters.store.compare import compare
 from rota.app.authz import Principal, Role
@@ -27,8 +28,9 @@ Ack = Callable[..., None]
 
 
 @contextmanager
-def server(data_dir: str) -> Iterator[Service]:
-    with open_rota(Settings(Path(data_dir), simulated=(2, 8), probe_every_s=3600, tidy_every_s=3600)) as rota:
+def server(data_dir: str, **more: Any) -> Iterator[Service]:
+    settings = Settings(Path(data_dir), simulated=(2, 8), probe_every_s=3600, tidy_every_s=3600, **more)
+    with open_rota(settings) as rota:
         yield rota.service
 
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.api.answers import Json
-from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Refused, Unavailable
+from rota.app.errors import Conflict, Forbidden, Full, Invalid, NoSpace, NotFound, Refused, Unavailable
 from rota.app.ports import StoreError
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ STATUS: dict[type[Refused], int] = {
     Conflict: 409,
     Full: 429,
     Unavailable: 503,
+    NoSpace: 507,
 }
 THEIRS = {  # what the house calls a thing, and what those who asked for it do
     "gpus": "gpu_count",

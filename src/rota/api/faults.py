@@ -33,8 +33,9 @@ _WORDS = {
     422: "A field is wrong; `loc` names it.",
     429: "Too many calls, or a bound was reached; wait as Retry-After says.",
     503: "The server cannot take it just now; send it again.",
+    507: "The disk is below its floor: only ends are taken in until there is room again.",
 }
-ALWAYS = (401, 403, 413, 421, 422, 429, 503)  # by the guard, or for any input
+ALWAYS = (401, 403, 413, 421, 422, 429, 503, 507)  # by the guard, or for any input
 
 
 def faults(*more: int) -> dict[int | str, dict[str, Any]]:

@@ -14,7 +14,7 @@ from rota.app.accounts import ONE_FOR_ALL, Accounts
 from rota.app.authz import Principal
 from rota.app.budget import Budget
 from rota.app.envs import SharedEnvs
-from rota.app.errors import Conflict, Invalid, NotFound
+from rota.app.errors import Conflict, Invalid, NoSpace, NotFound
 from rota.app.ports import KeyRecord, Record, Store
 from rota.core.events import Event, RunEvent
 from rota.core.reduce import reduce
@@ -45,6 +45,7 @@ class Desk:
         accounts: Accounts = ONE_FOR_ALL,
         budget: Budget | None = None,
         envs: SharedEnvs | None = None,
+        shortage: str = "",
     ) -> None:
         self.state = state
         self.store = store
@@ -54,6 +55,7 @@ class Desk:
         self.accounts = accounts
         self.budget = budget or Budget()
         self.envs = envs or SharedEnvs()
+        self.shortage = shortage  # of space on the disk; "" = there is room
         self.events: list[Event] = []
         self.keys: dict[tuple[str, str], KeyRecord] = {}
         self.records: dict[tuple[str, str], Record | None] = {}  # as this batch leaves them; None = gone
@@ -72,11 +74,16 @@ class Desk:
             accounts=self.accounts,
             budget=self.budget,
             envs=self.envs,
+            shortage=self.shortage,
         )
         twin.state.history = self.state.history.copy()
         twin.state.touched = dict(self.state.touched)
         twin.keys, twin.records = dict(self.keys), dict(self.records)
         return twin
+
+    def must_have_space(self) -> None:
+        if self.shortage:
+            raise NoSpace(self.shortage)
 
     def new_id(self) -> str:
         return self._new_id(self.now)

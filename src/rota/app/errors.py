@@ -44,5 +44,11 @@ class Unavailable(Refused):
     code = "unavailable"
 
 
+class NoSpace(Refused):
+    """The disk is below its floor: only ends are taken in until there is room again."""
+
+    code = "no_space"
+
+
 class CannotStart(Exception):
     """The server cannot open: its directory is in use, its database is damaged or newer. Nothing was changed."""

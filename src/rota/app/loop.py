@@ -25,7 +25,19 @@ from rota.app.budget import Budget
 from rota.app.desk import Answer, Desk, Item, NewId, Work
 from rota.app.envs import SharedEnvs
 from rota.app.errors import Full, Refused, Unavailable
-from rota.app.ports import Backend, Clock, Ended, Fenced, Report, Store, StoreBroken, StoreBusy, StoreError, StoreFull
+from rota.app.ports import (
+    Backend,
+    Clock,
+    Ended,
+    Fenced,
+    Report,
+    Space,
+    Store,
+    StoreBroken,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+)
 from rota.app.reserve import expire
 from rota.app.settle import settle
 from rota.app.views import Window
@@ -46,6 +58,7 @@ MAX_BATCH = 1000
 MAX_INBOX = 50_000
 RECONCILE_S = 10.0
 RETRY_STORE_S = 1.0
+SPACE_EVERY_S = 1.0  # how often the free space is looked at
 
 
 class Loop:
@@ -59,6 +72,7 @@ class Loop:
         site: dispatch.Site,
         on_fatal: Callable[[BaseException], None],
         budget: Budget | None = None,
+        space: Space | None = None,
     ) -> None:
         self.store = store
         self.backend = backend
@@ -68,6 +82,9 @@ class Loop:
         self.on_fatal = on_fatal
         self.budget = budget or Budget()
         self.envs = SharedEnvs()
+        self.space = space
+        self.shortage = ""  # of space: why only ends are taken in just now
+        self._space_at = 0.0  # when it is looked at next
         self.state = State()
         self.kinds: dict[str, int] = {}  # how many records of each kind there are, see records
         self.subscribers: list[Subscriber] = []
@@ -179,6 +196,8 @@ class Loop:
         wait = self._next_reconcile - self.clock.tick()
         if self.degraded:
             return wait
+        if self.shortage:
+            return min(wait, self._space_at - self.clock.tick())
         if self._decided < 0:
             return 0.0  # the last pass asked for another look
         moments = [self.state.next_reservation_edge(self.now()), self._look_again_at]
@@ -192,6 +211,7 @@ class Loop:
         if self.degraded and not self._recover():
             self._turn_away(batch)
             return
+        self._look_at_space()
         desk = self._desk()
         answers: list[tuple[Answer, Any]] = []
         for item in batch:
@@ -241,7 +261,19 @@ class Loop:
             accounts=self.site.accounts,
             budget=self.budget,
             envs=self.envs,
+            shortage=self.shortage,
         )
+
+    def _look_at_space(self) -> None:
+        if self.space is None or self.clock.tick() < self._space_at:
+            return
+        self._space_at = self.clock.tick() + SPACE_EVERY_S
+        with self._despite_os_errors():
+            before, self.shortage = self.shortage, self.space.shortage()
+            if bool(before) != bool(self.shortage):
+                log.warning("%s", self.shortage or "there is room on the disk again: new work is taken in")
+            if before != self.shortage:
+                self.window.tell_shortage(self.shortage)
 
     def _handle(self, desk: Desk, item: Item, answers: list[tuple[Answer, Any]]) -> None:
         if not item.answer.set_running_or_notify_cancel():
@@ -263,6 +295,9 @@ class Loop:
     def _decide(self, desk: Desk) -> None:
         self.state.wake(desk.now)
         expire(desk)
+        if self.shortage:
+            self._decided = -1  # a pass is due as soon as there is room
+            return
         due = any(at is not None and at <= desk.now for at in (self._look_again_at, self._edge))
         if self.state.version == self._decided and self.state.woken == self._woken and not due:
             return

@@ -170,6 +170,13 @@ class Processes(Protocol):
         """Whose socket of this machine is connected from `near` to `far`; None = it is not to be found."""
 
 
+class Space(Protocol):
+    """Room on the disk that the ledger lies on."""
+
+    def shortage(self) -> str:
+        """Return why nothing new can be taken in, in words; "" = there is room. Cheap: asked about once a second."""
+
+
 class Samples(Protocol):
     """Metric rows of runs: many, appended, bounded; apart from the store so that they never delay it."""
 

@@ -15,7 +15,7 @@ from rota.app.accounts import Accounts
 from rota.app.authz import Principal, Role
 from rota.app.calibration import Calibration, Calibrator
 from rota.app.desk import Answer, Desk
-from rota.app.errors import NotFound, Refused, Unavailable
+from rota.app.errors import NoSpace, NotFound, Refused, Unavailable
 from rota.app.loop import Loop, Subscriber
 from rota.app.outlook import Outlook, Prospect
 from rota.app.ports import LogChunk, Record, RunFilter, StoredEvent, StoreError, UserTotal
@@ -28,6 +28,7 @@ from rota.core.explain import Explanation
 from rota.core.ids import attempt_id, is_attempt_id
 from rota.core.node import Node
 from rota.core.policy import Policy
+from rota.core.reason import Reason
 from rota.core.reservation import Reservation
 from rota.core.run import ENDED, PastAttempt, Run
 from rota.core.state import State
@@ -40,6 +41,8 @@ HOUSE = Principal("rota", Role.ADMIN)
 
 # Ends and what leads to them: taken in whatever budget is spent and however little space is left.
 FREEING: frozenset[type[Any]] = frozenset({c.Cancel, c.CancelReservation, c.EndLease, c.Report, c.Withdraw})
+# An admin's switches take a few bytes and may be what makes room.
+SWITCHES: frozenset[type[Any]] = frozenset({c.Pause, c.Resume, c.Drain, c.Undrain, c.SetPolicy})
 
 HANDLERS: dict[type[Any], Callable[[Desk, Principal, Any], Any]] = {
     c.Submit: submit.submit,
@@ -68,6 +71,20 @@ HANDLERS: dict[type[Any], Callable[[Desk, Principal, Any], Any]] = {
 }
 
 
+def _admit(desk: Desk, who: Principal, command: c.Command) -> None:
+    """Refuse what would write more than there is room or budget for."""
+    kind = type(command)
+    if kind in FREEING:
+        return
+    desk.budget.must_fit_ledger(who, desk.now)
+    if desk.shortage and kind not in SWITCHES and not _removes_or_revokes(command):
+        desk.must_have_space()
+
+
+def _removes_or_revokes(command: c.Command) -> bool:
+    return isinstance(command, c.PutRecord) and (command.draft.kind == records.TOKEN or not command.draft.body)
+
+
 class Service:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -75,7 +92,7 @@ class Service:
         self._lock = Lock()
         self.broken: list[BaseException] = []  # why the loop has stopped
         self._counter = Counter(loop.store, loop.window, loop.now)
-        self._outlook = Outlook(lambda: loop.window.version, loop.now, lambda: self.ask(_copied))
+        self._outlook = Outlook(lambda: loop.window.version, loop.now, lambda: self.ask(self._copied))
         self._calibrator = Calibrator(loop.store, loop.window.run, self._put_away)
         self._sampler = Sampler(self._foretell, lambda: loop.state.waiting)
         loop.subscribers += [self._tell_waiters, self._counter.hear, self._sampler.hear]
@@ -90,11 +107,9 @@ class Service:
     def post(self, who: Principal, command: c.Command, answer: Answer) -> None:
         """As send(), for who has a place for the answer already."""
         handler = HANDLERS[type(command)]
-        frees = type(command) in FREEING
 
         def work(desk: Desk) -> Any:
-            if not frees:
-                desk.budget.must_fit_ledger(who, desk.now)
+            _admit(desk, who, command)
             first = len(desk.events)
             done = handler(desk, who, command)
             desk.budget.charge(who, desk.events[first:], desk.state, desk.now)
@@ -105,7 +120,12 @@ class Service:
     def try_out(self, who: Principal, command: c.Command) -> Future[Any]:
         """What the command would answer, or the refusal it would meet. Nothing is written."""
         handler = HANDLERS[type(command)]
-        return self._loop.call(lambda desk: handler(desk.trial(), who, command))
+
+        def work(desk: Desk) -> Any:
+            _admit(desk, who, command)
+            return handler(desk.trial(), who, command)
+
+        return self._loop.call(work)
 
     def do(self, who: Principal, command: c.Command, timeout_s: float | None = 30.0) -> Any:
         return self.send(who, command).result(timeout_s)
@@ -184,7 +204,11 @@ class Service:
 
     def explain(self, run_id: str) -> Explanation:
         self.run(run_id)
-        return self._outlook.explain(run_id)
+        found = self._outlook.explain(run_id)
+        if not self._loop.shortage or not found.reasons:
+            return found
+        others = (reason for reason in found.reasons if reason.code != "paused" or self._loop.window.paused)
+        return replace(found, reasons=(Reason("disk", self._loop.shortage), *others))
 
     def eta(self, run_id: str) -> float | None:
         """When it is expected to start; None = nothing that is known will start it."""
@@ -216,6 +240,14 @@ class Service:
         self._calibrator.settle()
         self._sampler.take()
 
+    def _copied(self, state: State, now: float) -> tuple[State, float]:
+        """To think on, with what is known of the past: that is shared, and only read."""
+        twin = state.fork()
+        twin.history = state.history
+        if self._loop.shortage and not state.paused:  # nothing starts: no start is foretold
+            twin.paused, twin.pause_why = True, self._loop.shortage
+        return twin, now
+
     def _foretell(self, run_id: str) -> None:
         run = self._loop.window.run(run_id)
         if run is not None and run.attempt is None:
@@ -240,7 +272,15 @@ class Service:
 
     def trouble(self) -> str:
         """Why nothing can be taken in just now; "" = all is well."""
-        return f"the loop has stopped: {self.broken[0]}" if self.broken else self._loop.degraded
+        if self.broken:
+            return f"the loop has stopped: {self.broken[0]}"
+        return self._loop.degraded or self._loop.shortage
+
+    def must_have_space(self) -> None:
+        """For what is written beside the ledger, from any thread. Looks anew: the loop may have had nothing to do."""
+        shortage = self._loop.space.shortage() if self._loop.space is not None else ""
+        if shortage:
+            raise NoSpace(shortage)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Be told of every durable event, in order, on the loop's thread: return at once."""
@@ -300,13 +340,6 @@ class Service:
         assert run is not None
         for future in futures:
             future.set_result(run)
-
-
-def _copied(state: State, now: float) -> tuple[State, float]:
-    """To think on, with what is known of the past: that is shared, and only read."""
-    twin = state.fork()
-    twin.history = state.history
-    return twin, now
 
 
 def _told_of(answer: Future[Any]) -> None:

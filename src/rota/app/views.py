@@ -36,7 +36,9 @@ class View:
         self.version = window.version
         self.at = window.at
         self.policy = window.policy
-        self.paused, self.pause_why = window.paused, window.pause_why
+        # without room on the disk nothing is started either
+        self.paused = window.paused or bool(window.shortage)
+        self.pause_why = window.pause_why if window.paused else window.shortage
         self.caps: Mapping[str, int] = window.caps
         self.nodes: Mapping[str, Node] = window.nodes
         self.reservations: tuple[Reservation, ...] = window.reservations
@@ -115,6 +117,7 @@ class Window:
     def __init__(self) -> None:
         self._lock = Lock()
         self._view: View | None = None
+        self.shortage = ""  # of space on the disk
         self.reset(State())
 
     def reset(self, state: State) -> None:
@@ -148,6 +151,11 @@ class Window:
                 self.policy = state.policy
                 self._stand_anew()
             self._switches(state)
+
+    def tell_shortage(self, shortage: str) -> None:
+        with self._lock:
+            self.shortage = shortage
+            self._view = None
 
     def view(self) -> View:
         with self._lock:

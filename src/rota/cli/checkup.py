@@ -117,6 +117,8 @@ def _server(server: str) -> Iterator[Finding]:
             took_s = time.monotonic() - begun
             version = health.get("version")
             yield Finding("server", OK, f"{client.url} answers in {took_s * 1000:.0f} ms, version {plain(version)}")
+            if health.get("trouble"):
+                yield Finding("server", FAIL, plain(health["trouble"]), "make room on the server's disk")
             yield from _same_version(str(version))
             yield _clock(headers.get("date", ""))
             yield from _asked(lambda: _gpus(client.nodes()), "GPUs")

@@ -121,7 +121,7 @@ def _stranger(error: RotaError) -> bool:
     """Whether whoever answered is no Rota server: Rota says why it refuses, and under names of its own."""
     if isinstance(error, BadAnswer):
         return True
-    if not isinstance(error, Refused) or error.status in (429, 503):
+    if not isinstance(error, Refused) or error.status in (429, 503, 507):
         return False
     return error.detail == f"the server answered {error.status}" or (error.status, error.detail) == (404, "not found")
 

@@ -8,7 +8,7 @@ RotaError
     │   └── Forbidden  403: you may not
     ├── NotFound       404
     ├── Conflict       409
-    └── Busy           429 and 503: later perhaps
+    └── Busy           429, 503 and 507: later perhaps
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ _BY_STATUS: dict[int, type[Refused]] = {
     409: Conflict,
     429: Busy,
     503: Busy,
+    507: Busy,
 }
 
 

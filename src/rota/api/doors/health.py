@@ -19,6 +19,7 @@ class Health(BaseModel):
     service: str
     version: str
     workdir: str | None = None
+    trouble: str | None = None
 
 
 class Alive(BaseModel):
@@ -30,6 +31,9 @@ def health_of(house: HouseDep, by: str) -> dict[str, Any]:
     answer = {"status": "ok", "service": "research-agent-server", "version": house.version}
     if by or not house.gate.closed:  # where on the disk we work is for those we know
         answer["workdir"] = house.workdir
+    trouble = house.service.trouble()
+    if trouble:
+        answer["trouble"] = trouble
     return answer
 
 

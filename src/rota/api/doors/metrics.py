@@ -42,6 +42,7 @@ async def append(house: HouseDep, who: Caller, run_id: RunId, asked: Rows, dry_r
     authorise(who, Act.REPORT, run.user)
     if not asked.rows:
         raise HTTPException(400, "'rows' must be a non-empty array")
+    await asyncio.to_thread(house.service.must_have_space)
     count = len(asked.rows) if dry_run else await asyncio.to_thread(house.samples.append, run.id, asked.rows)
     return Json(marked({"appended": count}, dry_run))
 
