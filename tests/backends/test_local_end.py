@@ -135,7 +135,7 @@ def test_a_shim_killed_while_the_server_is_away_is_found_lost(rig: LocalRig, rep
             assert command_lines(children) == []
         else:  # nobody was there to inherit them and they hide their environment: only a cgroup could have held those
             for pid in command_lines(children):
-                assert not procs.has_marker(pid, order.attempt_id)
+                assert not procs.has_marker(pid, order.attempt_id, os.getuid())
                 os.kill(pid, signal.SIGKILL)
     finally:
         second.close()
@@ -236,7 +236,7 @@ def test_a_marker_is_the_whole_variable(tmp_path: Path) -> None:
     for value, expected in (("a" * 12 + "-1", True), ("a" * 12 + "-11", False), ("x" + "a" * 12 + "-1", False)):
         with subprocess.Popen(["sleep", "1000"], env={"Z": "1", procs.MARKER: value, "Y": "2"}) as process:
             wait_for(partial(_has_run, process.pid), "exec")
-            assert procs.has_marker(process.pid, "a" * 12 + "-1") is expected
+            assert procs.has_marker(process.pid, "a" * 12 + "-1", os.getuid()) is expected
             process.kill()
 
 

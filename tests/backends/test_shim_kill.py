@@ -92,7 +92,7 @@ class Range:
         ran = self.journal.read_text().splitlines().count(order.attempt_id) if self.journal.exists() else 0
         assert ran <= 1, "started twice"
         assert ran == 1 or end.cause is not Cause.EXITED
-        assert procs.marked(order.attempt_id) == []
+        assert procs.marked(order.attempt_id, os.getuid()) == []
         assert command_lines(f"sleep\0{self.number(order)}") == []
         assert self.backend.observe(order.attempt_id) == end
         return order, end.cause

@@ -108,8 +108,9 @@ class Backend(Protocol):
     def strays(self) -> Collection[str]:
         """Attempts this backend still carries or has not been told to forget."""
 
-    def sweep(self, attempt_id: str) -> None:
-        """Kill whatever carries the mark of this attempt, of which no record is left."""
+    def sweep(self, attempt_id: str, account: str | None) -> None:
+        """Kill all processes of this account (None: the server's) that carry the mark of this attempt, of which no
+        record is left."""
 
     def forget(self, attempt_id: str) -> None:
         """The end of this attempt is durable in the store; its log stays."""

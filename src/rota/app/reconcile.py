@@ -103,7 +103,7 @@ def _look(loop: Loop, desk: Desk, run: Run) -> None:
     match seen:
         case Absent():
             if run.state is RunState.RUNNING and run.spec.holder is None:
-                loop.backend.sweep(attempt.id)
+                loop.backend.sweep(attempt.id, run.spec.account)
                 settle(desk, Ended(attempt.id, Exit(Cause.LOST, message="its record has vanished")))
         case Live(pid):
             if pid is not None:

@@ -96,9 +96,11 @@ def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None
     directory = records.attempt_dir(root, attempt_id)
     claim = records.read(f"{directory}/lock") or {}
     if claim.get("boot_id") == procs.boot_id():
-        if not _sweep(attempt_id, str(claim.get("cgroup") or ""), timeout_s):
+        record = records.read(f"{directory}/pid") or {}
+        uid = _account(directory, record)
+        if not _sweep(attempt_id, uid, str(claim.get("cgroup") or ""), timeout_s):
             return None
-        started = (records.read(f"{directory}/pid") or {}).get("tick")
+        started = record.get("tick")
         end = Exit(Cause.LOST, None, None, "its supervisor was killed", False, started, procs.boottime())
     else:  # nothing of it can be alive, and its cgroup's name, its pids and its ticks mean others now, or nothing
         end = Exit(Cause.LOST, message="the machine was restarted")
@@ -106,14 +108,24 @@ def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None
     return read_exit(directory)
 
 
-def sweep(attempt_id: str) -> None:
+def sweep(attempt_id: str, uid: int) -> None:
     """By the mark alone: for an attempt whose record is gone, and with it the name of its group."""
-    procs.kill_marked(attempt_id, time.monotonic() + BURIAL_S)
+    procs.kill_marked(attempt_id, uid, time.monotonic() + BURIAL_S)
 
 
-def _sweep(attempt_id: str, group: str, timeout_s: float) -> bool:
+def _sweep(attempt_id: str, uid: int, group: str, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
-    return (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, deadline)
+    return (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, uid, deadline)
+
+
+def _account(directory: str, record: Mapping[str, Any]) -> int:
+    """The user id that the attempt's processes have. It is recorded before any process runs as another account; a
+    record of an older version lacks it, but its log belongs to that account."""
+    if "uid" in record:
+        return int(record["uid"])
+    if not record:
+        return os.geteuid()
+    return os.stat(f"{directory}/log", follow_symlinks=False).st_uid
 
 
 def exit_record(end: Exit) -> Mapping[str, Any]:

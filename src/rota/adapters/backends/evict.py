@@ -23,10 +23,10 @@ def family(holder: Holder) -> tuple[Target, ...]:
     the house."""
     if holder.uid < 0 or holder.pid in {1, *(inside.lineage(os.getpid()) or ())}:
         return ()
-    if procs.start_time(holder.pid) != holder.start_ticks or uid_of(holder.pid) != holder.uid:
+    if procs.start_time(holder.pid) != holder.start_ticks or procs.uid_of(holder.pid) != holder.uid:
         return ()
     own = inside.attempt_of(holder.pid)
-    below = [pid for pid in procs.descendants(holder.pid) if uid_of(pid) == holder.uid]
+    below = [pid for pid in procs.descendants(holder.pid) if procs.uid_of(pid) == holder.uid]
     found = [(pid, procs.start_time(pid)) for pid in below if inside.attempt_of(pid) == own]
     return ((holder.pid, holder.start_ticks), *((pid, start) for pid, start in found if start is not None))
 
@@ -56,7 +56,7 @@ def _signal(pid: int, start: int, number: int, uid: int) -> bool:
         return True  # gone
     try:
         if procs.start_time(pid) == start:
-            if uid_of(pid) != uid:
+            if procs.uid_of(pid) != uid:
                 return False
             signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:
@@ -66,12 +66,3 @@ def _signal(pid: int, start: int, number: int, uid: int) -> bool:
     finally:
         os.close(pidfd)
     return True
-
-
-def uid_of(pid: int) -> int | None:
-    """The real one; None when there is no such process."""
-    try:
-        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
-            return int(file.read(4096).partition(b"\nUid:")[2].split(maxsplit=1)[0])
-    except (OSError, IndexError):
-        return None

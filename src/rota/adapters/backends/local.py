@@ -9,7 +9,9 @@ again (launch or stop of an attempt that is over).
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import pwd
 import signal
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -25,6 +27,8 @@ from rota.adapters.backends.zygote import MAX_FRAME
 from rota.app.ports import Absent, Ended, LaunchOrder, Live, LogChunk, Observation, Report, Started, StopOrder
 from rota.core.ids import is_attempt_id
 from rota.core.run import Cause, Exit
+
+log = logging.getLogger(__name__)
 
 MAX_TRIES = 3  # orders for one attempt whose shims die before they claim it
 LOOK_S = 0.05  # of each kind of waiting in `observe`: the one writer stands still meanwhile
@@ -143,8 +147,14 @@ class LocalBackend:
     def strays(self) -> Collection[str]:
         return [name for name in os.listdir(f"{self._root}/live") if is_attempt_id(name)]
 
-    def sweep(self, attempt_id: str) -> None:
-        claims.sweep(_checked(attempt_id))
+    def sweep(self, attempt_id: str, account: str | None) -> None:
+        name = _checked(attempt_id)
+        try:
+            uid = os.geteuid() if account is None else pwd.getpwnam(account).pw_uid
+        except KeyError:
+            log.error("%s ran as %s, an account that is gone: what is left of it cannot be told", name, account)
+            return
+        claims.sweep(name, uid)
 
     def forget(self, attempt_id: str) -> None:
         with contextlib.suppress(FileNotFoundError):

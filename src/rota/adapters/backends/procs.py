@@ -75,13 +75,26 @@ def all_pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
-def marked(attempt_id: str) -> list[int]:
-    """Processes that carry the attempt's marker in their environment, however far they ran."""
+def uid_of(pid: int) -> int | None:
+    """The real user id; None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            return int(file.read(4096).partition(b"\nUid:")[2].split(maxsplit=1)[0])
+    except (OSError, IndexError):
+        return None
+
+
+def marked(attempt_id: str, uid: int) -> list[int]:
+    """Processes of this account that carry the attempt's marker in their environment, however far they ran."""
     own = os.getpid()
-    return [pid for pid in all_pids() if pid != own and has_marker(pid, attempt_id)]
+    return [pid for pid in all_pids() if pid != own and has_marker(pid, attempt_id, uid)]
 
 
-def has_marker(pid: int, attempt_id: str) -> bool:
+def has_marker(pid: int, attempt_id: str, uid: int) -> bool:
+    """Look for the marker in a process of the attempt's account: anybody may set the variable in a process of their
+    own. The real user id counts, since the environment of a setuid program is its caller's choice as well."""
+    if uid_of(pid) != uid:
+        return False
     wanted = f"{MARKER}={attempt_id}".encode()
     try:
         with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
@@ -152,13 +165,13 @@ def send_to(pid: int, started: int, signum: int) -> bool:
     return send(pid, signum, lambda: start_time(pid) == started)
 
 
-def kill_marked(attempt_id: str, deadline: float) -> bool:
-    """Kill all that carry the marker, again and again until none is found. False when `deadline` (monotonic) came
-    first."""
+def kill_marked(attempt_id: str, uid: int, deadline: float) -> bool:
+    """Kill all processes of this account that carry the marker, again and again until none is found. False when
+    `deadline` (monotonic) came first."""
     pause = 0.001
-    while pids := marked(attempt_id):
+    while pids := marked(attempt_id, uid):
         for pid in pids:
-            send(pid, signal.SIGKILL, lambda pid=pid: has_marker(pid, attempt_id))  # type: ignore[misc]
+            send(pid, signal.SIGKILL, lambda pid=pid: has_marker(pid, attempt_id, uid))  # type: ignore[misc]
         if time.monotonic() > deadline:
             return False
         time.sleep(pause)

@@ -56,8 +56,8 @@ class RoutedBackend:
     def strays(self) -> Collection[str]:
         return [*self._jobs.strays(), *self._leases.strays()]
 
-    def sweep(self, attempt_id: str) -> None:
-        self._of(attempt_id).sweep(attempt_id)
+    def sweep(self, attempt_id: str, account: str | None) -> None:
+        self._of(attempt_id).sweep(attempt_id, account)
 
     def forget(self, attempt_id: str) -> None:
         self._of(attempt_id).forget(attempt_id)

@@ -60,6 +60,7 @@ class Shim:
         self.house, self.id, self.order, self.log = house, attempt_id, order, log
         self.directory = records.attempt_dir(".", attempt_id)
         self.cap = LogCap(log, self.directory, order["log_cap_bytes"])
+        self.uid = os.geteuid()  # of the tasks
         self.subgroups: list[str] = []
         self.tasks: dict[int, int] = {}  # pid -> rank, of those that live
         self.leaders: list[int] = []
@@ -120,6 +121,8 @@ class Shim:
 
     def _launch_forked(self) -> None:
         account = task.Account(self.order["account"]) if self.order["account"] else None
+        if account is not None:
+            self.uid = account.uid
         self._make_checkpoint_dir(account)
         if account is not None and account.privileged:
             os.fchown(self.log, account.uid, account.gid)  # so that the job may open /dev/stderr
@@ -183,6 +186,7 @@ class Shim:
             "pid": os.getpid(),
             "start": self.house.start,
             "tasks": self.leaders,
+            "uid": self.uid,
             "boot_id": self.house.boot_id,
             "tick": tick,
         }

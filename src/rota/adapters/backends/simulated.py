@@ -226,7 +226,7 @@ class SimulatedBackend:
     def strays(self) -> Collection[str]:
         return sorted(self._world.live)
 
-    def sweep(self, attempt_id: str) -> None:
+    def sweep(self, attempt_id: str, account: str | None) -> None:
         """Nothing lives here without a record."""
 
     def forget(self, attempt_id: str) -> None:

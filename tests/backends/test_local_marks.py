@@ -1,0 +1,136 @@
+"""The mark in the environment counts only on processes of the attempt's own account: anybody may set a variable."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rota.adapters.backends import procs, records
+from rota.app.ports import LaunchOrder
+from rota.core.run import Cause, Exit
+from tests.backends.contract import Reports
+from tests.backends.helpers import LocalRig, wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to start processes of other accounts")
+
+OWNER, STRANGER = "nobody", "daemon"
+OWNER_UID, STRANGER_UID = pwd.getpwnam(OWNER).pw_uid, pwd.getpwnam(STRANGER).pw_uid
+# $0 is a mark. Whenever its child is killed it starts another one, and says so
+PERSISTS = f'while :; do {procs.MARKER}="$0" sleep 1000 & echo $!; wait; done'
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> LocalRig:
+    return LocalRig(tmp_path, cgroups=False)  # where there is no cgroup, the mark is all there is
+
+
+@contextlib.contextmanager
+def persistent(mark: str) -> Iterator[subprocess.Popen[bytes]]:
+    argv = ["sh", "-c", PERSISTS, mark]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd="/", user=STRANGER, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def deserted(rig: LocalRig, reports: Reports, account: str | None, script: str = "exec sleep 1000") -> LaunchOrder:
+    """An attempt whose supervisor was killed while no server was there."""
+    backend = rig.backend()
+    backend.open(reports)
+    order = rig.order("succeed", argv=("sh", "-c", script), workdir="/", account=account)
+    backend.launch(order)
+    rig.start_of(reports, order)
+    record = records.read(str(rig.path(order.attempt_id, "pid")))
+    assert record is not None
+    backend.close()
+    os.kill(record["pid"], signal.SIGKILL)
+    root = str(rig.root / "backend")
+    wait_for(lambda: records.locked(root, order.attempt_id) is False, "its lock to be free")
+    return order
+
+
+@pytest.mark.parametrize("account", [OWNER, None], ids=["another account", "the server's own"])
+def test_a_strangers_mark_neither_keeps_a_dead_attempt_running_nor_costs_the_stranger_anything(
+    rig: LocalRig, reports: Reports, account: str | None
+) -> None:
+    order = deserted(rig, reports, account)
+    with persistent(order.attempt_id) as stranger:
+        assert stranger.stdout is not None
+        child = int(stranger.stdout.readline())
+        backend = rig.backend()
+        backend.open(reports)
+        try:
+            end = wait_for(lambda: isinstance(seen := backend.observe(order.attempt_id), Exit) and seen, "its end")
+            assert end.cause is Cause.LOST
+            backend.sweep(order.attempt_id, account)
+        finally:
+            backend.close()
+        assert procs.start_time(child) is not None, "the stranger's process was not touched"
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "by an older version"])
+def test_what_an_attempt_left_behind_as_its_own_account_is_swept_by_its_mark(
+    rig: LocalRig, reports: Reports, recorded: bool
+) -> None:
+    """Its supervisor is dead, and so is the zygote that would have taken in what has slipped away."""
+    order = deserted(rig, reports, OWNER, "setsid sleep 1000 & setsid sleep 1000 & exec sleep 1000")
+    if not recorded:
+        path = rig.path(order.attempt_id, "pid")
+        record = json.loads(path.read_text())
+        del record["uid"]
+        path.write_text(json.dumps(record))
+    assert len(procs.marked(order.attempt_id, OWNER_UID)) >= 2
+    backend = rig.backend()
+    backend.open(reports)
+    try:
+        wait_for(lambda: isinstance(backend.observe(order.attempt_id), Exit), "its end")
+        assert procs.marked(order.attempt_id, OWNER_UID) == []
+    finally:
+        backend.close()
+
+
+def test_an_attempt_without_any_record_is_swept_as_its_account(rig: LocalRig, reports: Reports) -> None:
+    mark = "0123456789ab-1"
+    backend = rig.backend()
+    backend.open(reports)
+    env = {procs.MARKER: mark, "PATH": "/usr/bin:/bin"}
+    people = {name: subprocess.Popen(["sleep", "1000"], env=env, user=name) for name in (OWNER, STRANGER)}
+    try:
+        for name, process in people.items():
+            uid = pwd.getpwnam(name).pw_uid
+            wait_for(partial(procs.has_marker, process.pid, mark, uid), "its exec")
+        backend.sweep(mark, OWNER)
+        assert people[OWNER].wait(60) == -signal.SIGKILL
+        backend.sweep(mark, "no-such-account")
+        backend.sweep(mark, None)
+        assert people[STRANGER].poll() is None
+    finally:
+        backend.close()
+        for process in people.values():
+            process.kill()
+            process.wait()
+
+
+def test_a_program_that_a_stranger_runs_with_the_accounts_rights_is_the_strangers() -> None:
+    """As every setuid program is: its environment is the caller's choice."""
+    mark = "0123456789ab-1"
+    become = f"os.setresuid({STRANGER_UID}, {OWNER_UID}, {OWNER_UID})"
+    code = f"import os; {become}; os.execve('/bin/sleep', ['sleep', '1000'], {{'{procs.MARKER}': '{mark}'}})"
+    with subprocess.Popen([sys.executable, "-ISc", code]) as process:
+        try:
+            wait_for(lambda: procs.has_marker(process.pid, mark, STRANGER_UID), "its exec")
+            assert not procs.has_marker(process.pid, mark, OWNER_UID)
+            assert not procs.has_marker(process.pid, mark, 0)
+        finally:
+            process.kill()
