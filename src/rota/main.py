@@ -44,13 +44,13 @@ from rota.app.retention import Retention, tidy
 from rota.app.sampler import EVERY_S as SAMPLE_EVERY_S
 from rota.app.service import Service
 from rota.config import Settings
+from rota.core.descriptors import HIGHEST
 from rota.core.events import RecordPut
 from rota.core.reduce import reduce
 
 log = logging.getLogger(__name__)
 
 SIMULATED_BY_DEFAULT = (2, 8)
-DESCRIPTORS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def _the_only_one_on_these_gpus() -> socket.socket:
 def _make_room_for_descriptors() -> None:
     """A watched process, a waiting client and a watcher of events cost a descriptor each."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    wanted = HIGHEST if hard == resource.RLIM_INFINITY else min(hard, HIGHEST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rota.adapters import connections
 from rota.adapters.backends import inside, procs, zygote
 from rota.adapters.connections import uid_at
 from rota.adapters.processes import is_persons
@@ -29,7 +30,12 @@ def line(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket
 
 
 def whose(ours: socket.socket) -> int | None:
-    return uid_at(ours.getpeername()[:2], ours.getsockname()[:2])
+    """By both ways of asking the kernel, which must agree."""
+    near, far = ours.getpeername()[:2], ours.getsockname()[:2]
+    found = uid_at(near, far)
+    assert connections._search(near, far) == found
+    assert uid_at(near, far, quick=True) == found
+    return found
 
 
 class TestConnections:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from rota.api import guard as module
 from rota.api.guard import HEADERS, HOSTS_REMEMBERED, LONGEST_HOST, MAX_BODY, Guard, is_open
 from rota.api.house import House
 from rota.api.limits import Buckets
@@ -239,26 +238,21 @@ class TestBody:
             assert answer.status == 413, path
             assert answer.headers["connection"] == "close"
 
-    def test_a_body_that_comes_a_byte_at_a_time_is_not_waited_for(
-        self, shared: House, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_body_that_comes_a_byte_at_a_time_is_not_waited_for(self, shared: House) -> None:
         from rota.api.server import make_app
 
-        monkeypatch.setattr(module, "BODY_WITHIN_S", 0.2)
-        guard = Guard(make_app(shared), shared)
+        guard = Guard(make_app(shared), with_settings(shared, request_seconds=0.2))
         answer = asyncio.run(_dripping(guard))
         assert answer == 408
 
-    def test_waiting_for_the_client_to_leave_has_no_end(self, shared: House, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "BODY_WITHIN_S", 0.05)
-
+    def test_waiting_for_the_client_to_leave_has_no_end(self, shared: House) -> None:
         async def patient(scope: Any, receive: Any, send: Any) -> None:
             assert (await receive())["type"] == "http.request"
             await asyncio.sleep(0.2)
             assert (await receive())["type"] == "http.disconnect"
             await echo_nothing(send)
 
-        assert call(Guard(patient, shared), headers=SESAME).status == 204
+        assert call(Guard(patient, with_settings(shared, request_seconds=0.05)), headers=SESAME).status == 204
 
 
 async def echo_nothing(send: Any) -> None:

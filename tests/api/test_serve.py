@@ -42,7 +42,7 @@ def talk(what: Talk) -> None:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "HEAD_WITHIN_S", 0.3)
+    monkeypatch.setattr(serve._Connection, "patience", serve.Patience(0.2, 0.3))
 
 
 def test_who_says_nothing_is_not_waited_for() -> None:

@@ -51,6 +51,7 @@ class Server:
         gpus: int = 8,
         env: Mapping[str, str] | None = None,
         flags: Sequence[str] = (),
+        descriptors: int = 0,
     ) -> None:
         self.where = where
         self.house = House(where / "house", nodes, gpus)  # opened only at the end, to judge
@@ -62,6 +63,8 @@ class Server:
         self.argv = [*PROGRAM, "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         self.argv += ["--lease-port", str(self.lease_port), "--data-dir", str(self.data), "--workdir", str(where)]
         self.argv += ["--nodes", str(nodes), "--gpus", str(gpus), *flags]
+        if descriptors:  # how many it may have open, and cannot raise
+            self.argv = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *self.argv]
         self.env = {"PATH": os.environ["PATH"], "HOME": str(where), "PYTHONPATH": SOURCES, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
 

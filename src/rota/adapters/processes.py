@@ -70,8 +70,8 @@ class LinuxProcesses:
     def attempt_of(self, pid: int) -> str | None:
         return inside.attempt_of(pid)
 
-    def uid_at(self, near: tuple[str, int], far: tuple[str, int]) -> int | None:
-        return connections.uid_at(near, far)
+    def uid_at(self, near: tuple[str, int], far: tuple[str, int], *, quick: bool = False) -> int | None:
+        return connections.uid_at(near, far, quick=quick)
 
     def alive(self, holder: Holder) -> bool:
         return holder.boot_id == self._boot_id and procs.start_time(holder.pid) == holder.start_ticks

@@ -32,7 +32,6 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY = 4 << 20
-BODY_WITHIN_S = 30.0
 HOSTS_REMEMBERED, LONGEST_HOST = 1000, 256
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login"})
@@ -65,6 +64,7 @@ class Guard:
         self._lease_port = lease_port  # only the lease door's routes are behind it
         self._needs_no_token = lease_port and loopback
         self._hosts = _own_names(house.settings.host, house.settings.server_url) | {*house.settings.allowed_hosts}
+        self._body_s = house.settings.request_seconds
         self._known_hosts: set[str] = set()  # as they come in the header, with a port or without
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +80,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if not scope.get("rota.whole"):  # the body is not here yet
-            receive = _bounded(receive)
+            receive = _bounded(receive, self._body_s)
         await self._app(scope, receive, _adding_headers(send))
 
     def _examine(self, scope: Scope, headers: _Headers) -> Turned | None:
@@ -235,7 +235,7 @@ def _session(header: str) -> str | None:
     return None
 
 
-def _bounded(receive: Receive) -> Receive:
+def _bounded(receive: Receive, within_s: float) -> Receive:
     """No more than MAX_BODY, and not for ever."""
     size = 0
     whole = False
@@ -246,12 +246,12 @@ def _bounded(receive: Receive) -> Receive:
         if whole:  # waiting for the client to go, which may take as long as the answer
             return await receive()
         if deadline is None:  # for all of it: a byte now and then does not buy time
-            deadline = asyncio.get_running_loop().time() + BODY_WITHIN_S
+            deadline = asyncio.get_running_loop().time() + within_s
         try:
             async with asyncio.timeout_at(deadline):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, f"the body did not come within {BODY_WITHIN_S:g} s", _CLOSE) from None
+            raise HTTPException(408, f"the body did not come within {within_s:g} s", _CLOSE) from None
         size += len(message.get("body", b""))
         if size > MAX_BODY:
             raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes", _CLOSE)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rota.api.bell import Bell
+from rota.api.connections import Connections, bounds_here
 from rota.api.gate import Gate
 from rota.api.groups import Groups
 from rota.api.hub import Hub
@@ -32,6 +33,7 @@ class House:
     started_at: float  # epoch seconds
     skills: Path  # the directory of prompt skills
     version: str
+    connections: Connections = field(default_factory=lambda: Connections(bounds_here()))
     people: Buckets = field(default_factory=lambda: Buckets(20_000.0, 40_000.0))
     agents: Buckets = field(init=False)
     groups: Groups = field(init=False)

@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,20 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from rota.api.connections import Connections, Refusal, Seat, account, is_here, network
 from rota.api.guard import MAX_BODY
 from rota.api.house import House
 from rota.api.server import guarded, guarded_leases
 from rota.app.errors import CannotStart
+from rota.core.descriptors import HIGHEST, shares
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
-HEAD_WITHIN_S = 30.0
 MAX_HEAD = 1 << 16
 PARTING_S = 3
-MAX_CONNECTIONS = 25_000
+LAST_LOOK_S = 0.1  # what came while the event loop was held up is read before its sender is given up
+TAKE_WITHIN_S = 30.0
 
 
 @dataclass(slots=True)
@@ -112,10 +115,11 @@ def serve(house: House, sockets: Sockets, ready: Callable[[], None], broken: Seq
 
 async def _serve(house: House, sockets: Sockets, ready: Callable[[], None], broken: Sequence[BaseException]) -> None:
     await house.hub.open()
-    servers = [_Server(_config(guarded(house), _connections(house)))]
+    servers = [_Server(_config(guarded(house), connection_of(house)))]
     listening = [[one for one in (sockets.main, sockets.unix) if one is not None]]
     if sockets.lease is not None:
-        servers.append(_Server(_config(guarded_leases(house, is_loopback(house.settings.host)))))
+        leases = guarded_leases(house, is_loopback(house.settings.host))
+        servers.append(_Server(_config(leases, connection_of(house))))
         listening.append([sockets.lease])
 
     def stop() -> None:
@@ -162,7 +166,6 @@ def _config(app: Any, connection: type[HttpToolsProtocol] | None = None) -> uvic
         server_header=False,
         proxy_headers=False,  # who calls is what the kernel says
         backlog=BACKLOG,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=PARTING_S,
         h11_max_incomplete_event_size=1 << 16,
@@ -180,10 +183,10 @@ class _Server(uvicorn.Server):
 class _Corked:
     """A transport on which the head of an answer waits for its body, which follows at once: one write, not two."""
 
-    __slots__ = ("_head", "_transport")
+    __slots__ = ("_closed", "_head", "_transport")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+    def __init__(self, transport: asyncio.Transport, closed: Callable[[], None]) -> None:
+        self._transport, self._closed = transport, closed
         self._head = b""
 
     def write(self, data: bytes) -> None:
@@ -203,45 +206,108 @@ class _Corked:
     def close(self) -> None:
         self.flush()
         self._transport.close()
+        self._closed()
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
 
-def _connections(house: House) -> type[HttpToolsProtocol]:
-    """Those of this house, which can tell a job from a person."""
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client may take for a request."""
+
+    first_byte_s: float = 5.0
+    head_s: float = 15.0  # all of it
+
+    @classmethod
+    def of(cls, request_s: float) -> Patience:
+        """Where a whole body may take `request_s`."""
+        return cls(request_s / 6, request_s / 2)
+
+
+def connection_of(house: House) -> type[HttpToolsProtocol]:
+    """Connections to this house, which can tell a job from a person, and one account from another."""
 
     class Connection(_Connection):
+        seats = house.connections
+        patience = Patience.of(house.settings.request_seconds)
+
         def _is_job(self, pid: int) -> bool:
             return house.processes.attempt_of(pid) is not None
+
+        def _account(self) -> int | None:
+            assert self.client is not None
+            assert self.server is not None
+            return house.processes.uid_at(self.client, (self.server[0], self.server[1] or 0), quick=True)
 
     return Connection
 
 
+def _credentials(peer: Any) -> tuple[int, int]:
+    """The pid and the account on the other end of a unix socket."""
+    pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return pid, uid
+
+
 class _Connection(HttpToolsProtocol):
-    """Knows who is on the other end of the unix socket, and waits neither for ever nor for any amount of bytes for the
-    head of a request."""
+    """Has a seat among those that there is room for, knows who is on the other end of the unix socket, and waits
+    neither for ever nor for any amount of bytes for the head of a request, nor for ever for an answer to be taken."""
+
+    seats = Connections(shares(HIGHEST))
+    patience = Patience()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        peer = transport.get_extra_info("socket")
-        if peer is not None and peer.family == socket.AF_UNIX:
-            size = struct.calcsize("3i")
-            pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-            # A job has an account, of its person or of this server, but not that one's powers here: an agent's run is
-            # the agent's, who is no more than its role. So a job is not known by its account and needs a token.
-            self.client = (f"{'job' if self._is_job(pid) else 'uid'}={uid}", 0)
-        self._corked = _Corked(transport)
+        self._corked = _Corked(transport, self._see_it_taken)
         self._head = 0  # bytes of one that is not whole yet
         self._body = 0  # and of the body after it
         self._in_body = False
-        self._patience: asyncio.TimerHandle | None = self.loop.call_later(HEAD_WITHIN_S, self._give_up)
+        self._untaken = 0  # bytes of answers that waited for their reader when it was last looked at
+        self._taking: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._seat: Seat | None = None
+        peer = transport.get_extra_info("socket")
+        pid, uid = _credentials(peer) if peer.family == socket.AF_UNIX else (0, None)
+        try:
+            self._seat = self.seats.admit(self._party(uid), peer.fileno(), transport.abort)
+        except Refusal as refusal:
+            self._turn_away(refusal, peer.fileno())
+            return
+        if uid is not None:
+            # A job has an account, of its person or of this server, but not that one's powers here: an agent's run is
+            # the agent's, who is no more than its role. So a job is not known by its account and needs a token.
+            self.client = (f"{'job' if self._is_job(pid) else 'uid'}={uid}", 0)
+        self._patience = self.loop.call_later(self.patience.first_byte_s, self._impatient)
+
+    def _party(self, uid: int | None) -> str:
+        """For whom it counts: the account where it is known, else the address."""
+        if uid is None and self.client is not None and self.server is not None:
+            if not is_here(self.client[0], self.server[0]):
+                return network(self.client[0])
+            uid = self._account()
+        if uid is not None:
+            return account(uid)
+        return self.client[0] if self.client is not None else ""  # "" = it has gone already
+
+    def _turn_away(self, refusal: Refusal, descriptor: int) -> None:
+        """At once, without waiting for the request: a place to wait in is what there is none of. What has come of it is
+        taken, since closing over unread bytes would take the answer back."""
+        with contextlib.suppress(OSError):
+            os.read(descriptor, MAX_HEAD)
+        self.transport.write(refusal.answer())
+        self.transport.close()
+
+    def _account(self) -> int | None:
+        return None
 
     def _is_job(self, pid: int) -> bool:
         return True  # nobody here can tell: then nobody is known by the socket
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._calm()
+        self._taken()
+        if self._seat is not None:
+            self.seats.leave(self._seat)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -254,7 +320,14 @@ class _Connection(HttpToolsProtocol):
             self.send_400_response(f"The head of a request may have {MAX_HEAD} bytes.")
         elif self._patience is None and getattr(self.cycle, "response_complete", False):
             # a next head, or a body that was refused; of a WebSocket there is no cycle
-            self._patience = self.loop.call_later(HEAD_WITHIN_S, self._give_up)
+            self._patience = self.loop.call_later(self.patience.head_s, self._give_up)
+
+    def handle_websocket_upgrade(self) -> None:
+        super().handle_websocket_upgrade()
+        watch = self.transport.get_protocol()
+        if self._seat is not None and isinstance(watch, _Watch):
+            self.seats.busy(self._seat)
+            watch.leave, self._seat = partial(self.seats.leave, self._seat), None
 
     def on_headers_complete(self) -> None:
         self._calm()
@@ -267,6 +340,8 @@ class _Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._corked.flush()
         super().on_response_complete()
+        if self.timeout_keep_alive_task is not None and self._seat is not None:
+            self.seats.idle(self._seat)
 
     def on_body(self, body: bytes) -> None:
         self._body += len(body)
@@ -274,24 +349,79 @@ class _Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_body = False
+        if self._seat is not None and not (self.cycle and self.cycle.response_complete):  # else nobody waits for it
+            self.seats.busy(self._seat)
         super().on_message_complete()
         # Most bodies come along with their head. The application has not begun then, and need not wait for them.
         if self._body <= MAX_BODY:
             self.scope["rota.whole"] = True  # type: ignore[typeddict-unknown-key]
 
+    # -- a client that is slow to ask -------------------------------------------------------------------------------
     def _calm(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
 
+    def _impatient(self) -> None:
+        """For the first byte there is less time than for the rest of the head."""
+        rest_s = self.patience.head_s - self.patience.first_byte_s if self._head else LAST_LOOK_S
+        self._patience = self.loop.call_later(rest_s, self._give_up if self._head else self._silent)
+
+    def _silent(self) -> None:
+        if self._head:  # it was late only because we were
+            self._impatient()
+        else:
+            self._close()
+
     def _give_up(self) -> None:
+        self._patience = self.loop.call_later(LAST_LOOK_S, self._close)
+
+    def _close(self) -> None:
         if not self.transport.is_closing():
-            self.transport.close()
+            self._corked.close()
+
+    # -- a client that is slow to listen ----------------------------------------------------------------------------
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._see_it_taken()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._taken()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def _see_it_taken(self) -> None:
+        """Merely closed, a line stays open until the other end has read what is on its way: one that takes nothing of
+        it is hung up on."""
+        self._untaken = self.transport.get_write_buffer_size()
+        if self._untaken and self._taking is None:
+            self._taking = self.loop.call_later(TAKE_WITHIN_S, self._look_whether_taken)
+
+    def _look_whether_taken(self) -> None:
+        self._taking, before = None, self._untaken
+        self._see_it_taken()
+        if self._untaken and self._untaken == before:
+            self.transport.abort()
+
+    def _taken(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
 
 
 class _Watch(WebSocketsSansIOProtocol):
     """Can be hung up on. Merely closed, a line stays open until the other end has read what is on its way, and one that
     does not read may keep that for ever."""
+
+    leave: Callable[[], None] | None = None  # the seat it has among the connections
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.leave is not None:
+            self.leave()
+        super().connection_lost(exc)
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)

@@ -167,8 +167,9 @@ class Processes(Protocol):
     def attempt_of(self, pid: int) -> str | None:
         """The attempt that a process is part of; "" = it cannot be told of which, or it is gone; None = of none."""
 
-    def uid_at(self, near: tuple[str, int], far: tuple[str, int]) -> int | None:
-        """Whose socket of this machine is connected from `near` to `far`; None = it is not to be found."""
+    def uid_at(self, near: tuple[str, int], far: tuple[str, int], *, quick: bool = False) -> int | None:
+        """Whose socket of this machine is connected from `near` to `far`; None = it is not to be found. `quick`: in a
+        time that does not depend on how many sockets there are, or not at all."""
 
 
 class Space(Protocol):

@@ -58,6 +58,12 @@ class _OfHouse(Collector):
         yield GaugeMetricFamily("rota_job_wait_seconds", "Mean wait of started runs.", tally.average_wait_s)
         yield GaugeMetricFamily("rota_scheduling_paused", "1 while nothing is started.", float(view.paused))
         yield GaugeMetricFamily("rota_watchers", "Who watches events.", self._house.hub.watchers)
+        open_now = self._house.connections
+        yield GaugeMetricFamily("rota_connections", "Connections that are open.", open_now.count)
+        yield GaugeMetricFamily(
+            "rota_connections_per_peer_max", "Connections one account or address may have.", open_now.bounds.per_peer
+        )
+        yield CounterMetricFamily("rota_connections_refused", "Since the server's start.", open_now.refused)
         yield GaugeMetricFamily("rota_simulated", "1 where the GPUs are simulated.", _simulated(view.nodes.values()))
         yield GaugeMetricFamily("rota_last_event", "Number of the newest event.", view.version)
         for name, text, value in (

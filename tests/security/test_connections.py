@@ -1,0 +1,144 @@
+"""Connections cannot use up what the work needs: neither many of them, nor slow ones, on either port or the socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from tests.app.house import until
+from tests.doors.server import Answer, parse
+from tests.security.kit import SHARED, Lab
+from tests.security.test_load import connected, dripping, head
+
+DESCRIPTORS = 256  # of the server: few, so that a test can use them up
+
+
+def descriptors(lab: Lab) -> int:
+    assert lab.process is not None
+    return len(os.listdir(f"/proc/{lab.process.pid}/fd"))
+
+
+def on_socket(stack: ExitStack, lab: Lab) -> socket.socket:
+    one = stack.enter_context(socket.socket(socket.AF_UNIX))
+    one.settimeout(30)
+    one.connect(str(lab.data / "rota.sock"))
+    return one
+
+
+def said(one: socket.socket) -> bytes:
+    """All that came, once the server has closed it; nothing where it hung up."""
+    got = b""
+    try:
+        while piece := one.recv(1 << 16):
+            got += piece
+    except ConnectionError:
+        pass
+    return got
+
+
+def is_open(one: socket.socket) -> bool:
+    try:
+        return one.recv(1, socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def by_another(lab: Lab, path: str, port: int = 0) -> Answer:
+    """As another account of this machine."""
+    url = f"http://127.0.0.1:{port or lab.port}{path}"
+    argv = ["curl", "-sS", "-i", "--max-time", "60", "-H", f"X-Auth-Token: {SHARED}", url]
+    return parse(subprocess.run(argv, user=54321, cwd="/", capture_output=True, check=True).stdout)
+
+
+def works(lab: Lab) -> None:
+    """A run starts, ends, and is shown as ended; everything answers."""
+    run_id = lab.submit("echo done", gpus=0)
+    lab.in_state(run_id, "completed")
+    assert lab.get("/status", lease=True).status == 200
+    assert lab.on_socket("GET", "/whoami").status == 200
+
+
+def test_idle_connections_use_up_nothing_that_others_need(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(descriptors=DESCRIPTORS)
+    works(lab)
+    before = descriptors(lab)
+    slow = lab.submit("sleep 3", gpus=0)  # ends while they are there
+    with ExitStack() as stack:
+        idle = [connected(stack, port) for _ in range(200) for port in (lab.port, lab.lease_port)]
+        idle += [on_socket(stack, lab) for _ in range(200)]
+        for _ in range(3):
+            works(lab)
+        lab.in_state(slow, "completed")
+        assert descriptors(lab) < DESCRIPTORS / 2 + 20, "the work has its share"
+        assert sum(map(is_open, idle)) < DESCRIPTORS, "the oldest have made room"
+    until(lambda: descriptors(lab) <= before + 4, "all descriptors are given back")  # a few readers of the store more
+    works(lab)
+
+
+def watchers(stack: ExitStack, lab: Lab, count: int) -> list[socket.socket]:
+    """Connections that are in use: each follows the events."""
+    made = [connected(stack, lab.port, head(lab, "/events")) for _ in range(count)]
+    assert {one.recv(12) for one in made} == {b"HTTP/1.1 200"}
+    return made
+
+
+def metric(answer: Answer, name: str) -> float:
+    lines = (line.partition(" ") for line in answer.body.decode().splitlines())
+    return next(float(value) for known, _, value in lines if known == name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to call as another account")
+def test_who_has_too_many_is_refused_and_others_are_served(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(descriptors=DESCRIPTORS)
+    allowed = int(metric(by_another(lab, "/metrics"), "rota_connections_per_peer_max"))
+    assert DESCRIPTORS / 4 < allowed < DESCRIPTORS / 2
+    run_id = lab.submit("sleep 5", gpus=0)
+    with ExitStack() as stack:
+        many = watchers(stack, lab, allowed)
+        refused = [said(connected(stack, lab.port, head(lab, "/events"))) for _ in range(20)]
+        assert all(text.startswith(b"HTTP/1.1 429 ") for text in refused), refused
+        assert b"retry-after: 5\r\n" in refused[0]
+        assert b'"detail":"uid 0 has' in refused[0]
+        assert said(connected(stack, lab.lease_port)).startswith(b"HTTP/1.1 429 "), "one bound for all ports"
+        assert said(on_socket(stack, lab)).startswith(b"HTTP/1.1 429 "), "and the socket"
+        assert all(map(is_open, many)), "who was there first stays"
+        assert by_another(lab, "/health").status == 200
+        assert by_another(lab, "/status", lab.lease_port).status == 200
+        until(lambda: b'"completed"' in by_another(lab, f"/queue/{run_id}").body, "the run is shown as ended")
+        assert metric(by_another(lab, "/metrics"), "rota_connections_refused_total") == 22
+    until(lambda: is_served(lab), "with the connections gone there is room again")
+    works(lab)
+    assert lab.said().count("is refused") == 1, "said once, not for each"
+
+
+def is_served(lab: Lab) -> bool:
+    return lab.get("/health").status == 200
+
+
+def test_slow_clients_are_waited_for_for_a_while_and_disturb_nobody(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(env={"ROTA_REQUEST_SECONDS": "12"})
+    body = ("content-type: application/json", "content-length: 1000")
+    with ExitStack() as stack:
+        began = time.monotonic()
+        silent, heads, bodies = [], [], []
+        for port, path in ((lab.port, "/queue/submit"), (lab.lease_port, "/acquire")):
+            silent += [connected(stack, port) for _ in range(100)]
+            heads += [connected(stack, port, b"GET /status HTTP/1.1\r\nhost: ") for _ in range(100)]
+            bodies += [connected(stack, port, head(lab, path, "POST", *body)) for _ in range(100)]
+        silent += [on_socket(stack, lab) for _ in range(50)]
+        stack.enter_context(dripping(heads + bodies))
+        while time.monotonic() - began < 5:
+            works(lab)
+        until(lambda: not any(map(is_open, silent)), "who says nothing is hung up on")
+        until(lambda: not any(map(is_open, heads)), "and who never comes to the end of a head")
+        answers = {said(one).partition(b" ")[2][:3] for one in bodies}
+        assert answers <= {b"408", b"413"}, answers
+        works(lab)
