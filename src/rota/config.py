@@ -58,6 +58,7 @@ class Settings:
     person_live_mb: int = 64  # MiB of commands and environments of one person's runs that have not ended; 0 = no bound
     person_ledger_mb: int = 256  # MiB that one person may add to the ledger in a day; 0 = no bound
     request_seconds: int = 30  # for the body of a request; half of it for its head, a sixth for the first byte
+    max_processes: int = 32_768  # processes and threads of one attempt on a machine, where cgroups can bound it
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
@@ -163,6 +164,7 @@ SOURCES = (
     Source("person_live_mb", ("ROTA_PERSON_LIVE_MB",), _number(0, 1_000_000)),
     Source("person_ledger_mb", ("ROTA_PERSON_LEDGER_MB",), _number(0, 1_000_000)),
     Source("request_seconds", ("ROTA_REQUEST_SECONDS",), _number(1, 3600)),
+    Source("max_processes", ("ROTA_MAX_PROCESSES",), _number(32, 4_194_304)),
 )
 # A client's alone: where the lease door is (see rota.cli.lease). No setting of a server.
 NOTICED = ("GPUSCHED_URL",)

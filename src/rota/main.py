@@ -16,6 +16,7 @@ from threading import Event, Thread
 
 from rota.adapters.backends import terminal
 from rota.adapters.backends.leases import LeaseBackend
+from rota.adapters.backends.limits import SERVER_OOM_SCORE, prefer_for_oom
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.routed import RoutedBackend
 from rota.adapters.checkpoints import CheckpointFiles
@@ -77,7 +78,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         processes, later = LinuxProcesses(), Later()
         stack.callback(processes.close)
         stack.callback(later.close)
-        jobs = LocalBackend(data_dir.path)
+        jobs = LocalBackend(data_dir.path, processes=settings.max_processes)
         _make_room_for_descriptors()  # only now: jobs keep the limit this server was started with
         service: Service
         new_id = NewIds()
@@ -121,6 +122,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
     from rota.api.serve import listen, listen_unix
     from rota.api.serve import serve as serve_doors
 
+    prefer_for_oom(SERVER_OOM_SCORE)
     with ExitStack() as stack:
         sockets = listen(settings.host, settings.port, settings.lease_port)
         stack.callback(sockets.close)

@@ -48,6 +48,7 @@ MEANS: dict[str, tuple[str, Any]] = {
     "ROTA_PERSON_LIVE_MB": ("8", 8),
     "ROTA_PERSON_LEDGER_MB": ("0", 0),
     "ROTA_REQUEST_SECONDS": ("60", 60),
+    "ROTA_MAX_PROCESSES": ("500", 500),
 }
 FIELD = {name: source.field for source in SOURCES for name in source.variables}
 

@@ -129,6 +129,7 @@ def test_a_shim_killed_while_the_server_is_away_is_found_lost(rig: LocalRig, rep
     second.open(reports)
     try:
         wait_for(lambda: records.locked(str(rig.root / "backend"), order.attempt_id) is False, "the lock to be free")
+        wait_for(lambda: isinstance(second.observe(order.attempt_id), Exit), "its burial")
         end = second.observe(order.attempt_id)
         assert isinstance(end, Exit) and end.cause is Cause.LOST
         if rig.settings["cgroups"] and os.geteuid() == 0:

@@ -118,4 +118,6 @@ def test_systemd_accepts_it(tmp_path: Path) -> None:
         checked = subprocess.run(
             [analyze, "verify", str(tmp_path / "rota.service")], capture_output=True, text=True, timeout=60, check=False
         )
-        assert "rota.service" not in checked.stderr, checked.stderr
+        known_later = "Unknown key 'DelegateSubgroup'"  # systemd 254; older ones ignore it
+        said = [line for line in checked.stderr.splitlines() if known_later not in line]
+        assert not any("rota.service" in line for line in said), checked.stderr

@@ -47,6 +47,8 @@ def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:
         confine=any(not state.nodes[part.node].simulated for part in attempt.placement),
         checkpoint_dir=f"{site.checkpoints}/{run.id}",
         holder=spec.holder,
+        memory_gb=spec.request.memory_gb,
+        cpus=spec.request.cpus,
     )
 
 

@@ -42,6 +42,8 @@ class LaunchOrder:
     confine: bool = False  # real GPUs: hide the device files of the others where the kernel lets us
     checkpoint_dir: str | None = None  # made before the command runs, the account's own, kept across attempts
     holder: Holder | None = None  # a lease: start nothing, watch this process; argv is only what to call it
+    memory_gb: float = 0.0  # the most that each task may take; 0 = no limit of its own
+    cpus: int = 0  # CPU time that each task may take, in whole CPUs; 0 = no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,10 @@ class Backend(Protocol):
 
     def read_log(self, attempt_id: str, offset: int, limit: int) -> LogChunk:
         """Bytes of the attempt's output; a negative offset counts from the end; no log yet is an empty chunk."""
+
+    def enforced(self) -> Collection[str] | None:
+        """Which limits hold here: "memory", "cpu" (of a run that asks for amounts), "pids" (of every run). None = not
+        known yet."""
 
     def purge(self, before: float) -> int:
         """Remove the records and logs of forgotten attempts that ended before this time (epoch s). Returns how many."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from threading import Lock
@@ -171,6 +171,10 @@ class Service:
     def caps(self) -> Mapping[str, int]:
         """As above."""
         return self._loop.window.caps
+
+    def enforced(self) -> Collection[str] | None:
+        """Which limits hold for a run: "memory", "cpu", "pids". None = the backend has not said yet."""
+        return self._loop.backend.enforced()
 
     def reservations(self) -> tuple[Reservation, ...]:
         """As above, by start."""

@@ -7,7 +7,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,7 @@ def _server(server: str) -> Iterator[Finding]:
                 yield Finding("server", FAIL, plain(health["trouble"]), "make room on the server's disk")
             yield from _same_version(str(version))
             yield _clock(headers.get("date", ""))
-            yield from _asked(lambda: _gpus(client.nodes()), "GPUs")
+            yield from _asked(lambda: _nodes(client.nodes()), "GPUs")
     except Unauthorised as error:
         yield _unauthorised(error, "server")
     except Unreachable as error:
@@ -145,11 +145,11 @@ def _same_version(version: str) -> Iterator[Finding]:
         )
 
 
-def _asked(check: Callable[[], Finding], about: str) -> Iterator[Finding]:
+def _asked(check: Callable[[], Sequence[Finding]], about: str) -> Iterator[Finding]:
     from rota.client.errors import Unauthorised
 
     try:
-        yield check()
+        yield from check()
     except Unauthorised as error:
         yield _unauthorised(error, about)
 
@@ -175,6 +175,21 @@ def _clock(date: str) -> Finding:
     if skew_s > SKEW_S:
         return Finding("clock", WARN, f"the server's clock differs by {skew_s:.0f} s", "let NTP set both clocks")
     return Finding("clock", OK, "agrees with the server's")
+
+
+def _nodes(nodes: Any) -> Sequence[Finding]:
+    return _gpus(nodes), _limits(nodes)
+
+
+def _limits(nodes: Any) -> Finding:
+    known = next((node.enforced for node in nodes), None)
+    if known is None:
+        return Finding("limits", WARN, "the server does not say which limits hold for a run")
+    missing = [limit for limit in ("memory_gb", "cpus", "processes") if limit not in known]
+    if not missing:
+        return Finding("limits", OK, "memory_gb, cpus and the number of processes bound a run (cgroups)")
+    text = f"not bounded: {', '.join(missing)}; the server may not use the cgroup controllers for it"
+    return Finding("limits", WARN, text, "run the server as root, or by `rota service install` (systemd 254 or newer)")
 
 
 def _gpus(nodes: Any) -> Finding:

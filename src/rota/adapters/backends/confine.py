@@ -2,7 +2,12 @@
 
 Only cgroup v2 is used for the kill (`cgroup.kill`); it may be the only hierarchy (/sys/fs/cgroup) or the hybrid one
 (/sys/fs/cgroup/unified). Devices are denied by a small BPF program on the v2 group, or by v1 `devices.deny` where that
-hierarchy exists. All of it is optional: without rights the shim, as subreaper, walks its tree instead.
+hierarchy exists. Limits (see limits) need the controllers memory, pids and cpu, each in v2 or in a v1 hierarchy of its
+own. All of it is optional: without rights the shim, as subreaper, walks its tree instead.
+
+Where the groups go, in v2: into the group above `rota-server` when the server was put there (DelegateSubgroup in its
+systemd unit; v2 gives controllers only to groups below one that holds no process), else below the server's own group,
+else (root) at the top. The first of these where all controllers work is taken.
 
 Cost seen on a 2-core virtual machine: mkdir + join + rmdir about 0.2 ms. A group belongs to a shim process, which
 carries many attempts one after the other, so a plain attempt pays nothing.
@@ -27,44 +32,90 @@ BPF_PROG_LOAD, BPF_PROG_ATTACH = 5, 8
 BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE, BPF_F_ALLOW_MULTI = 15, 6, 2
 MAX_DENIED = 1024
 
+SERVER_LEAF = "rota-server"  # as DelegateSubgroup in cli/units/rota.service
+# Controllers of limits, and a file by which v1 shows each.
+CONTROLLERS = {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpu": "cpu.cfs_quota_us"}
+
 Device = tuple[int, int]
 
 
 class Hierarchies:
     """Where attempts' cgroups go. An empty path: that hierarchy is absent or not ours to use."""
 
-    def __init__(self, unified: str = "", devices: str = "") -> None:
+    def __init__(
+        self, unified: str = "", devices: str = "", limits: dict[str, str] | None = None, home: str = ""
+    ) -> None:
         self.unified = unified
         self.devices = devices
+        self.limits = limits or {}  # controller -> base group; `unified` itself where v2 has that controller
+        self.home = home  # the v2 group this process was in
+
+    def unified_controllers(self) -> list[str]:
+        return [controller for controller, base in self.limits.items() if base == self.unified]
+
+    def bases(self) -> list[str]:
+        return sorted({base for base in (self.unified, *self.limits.values()) if base})
 
 
 def probe(name: str) -> Hierarchies:
     """Find where groups can really be made and joined, by doing it. Called once, in the zygote: it forks."""
     mounts = _mounts()
     own = _own_groups()
-    unified = _usable(
-        [f"{m}{own.get('', '/')}" for kind, m, _ in mounts if kind == "cgroup2"]
-        + [m for kind, m, _ in mounts if kind == "cgroup2"],
-        name,
-        "cgroup.kill",
-    )
-    devices = _usable(
-        [f"{m}{own.get('devices', '/')}" for kind, m, opts in mounts if kind == "cgroup" and "devices" in opts],
-        name,
-        "devices.deny",
-    )
+    mount = next((m for kind, m, _ in mounts if kind == "cgroup2"), "")
+    home = f"{mount}{own.get('', '/')}".rstrip("/") if mount else ""
+    unified, limits = _probe_unified(mount, home, name)
+    devices = _usable([_v1_parent(mounts, own, "devices")], name, "devices.deny")
     try_remove(devices)  # made again when a task needs it
-    if unified:
-        _try_write(f"{unified}/cgroup.subtree_control", "+memory")  # for memory.events; refused in a hybrid set-up
-    return Hierarchies(unified, devices)
+    for controller, needed in CONTROLLERS.items():
+        if controller not in limits and (base := _usable([_v1_parent(mounts, own, controller)], name, needed)):
+            limits[controller] = base
+    return Hierarchies(unified, devices, limits, home)
 
 
-def controllers(group: str) -> str:
+def _probe_unified(mount: str, home: str, name: str) -> tuple[str, dict[str, str]]:
+    """Choose the v2 base, and which controllers work below it."""
+    if not mount:
+        return "", {}
+    offered = [controller for controller in CONTROLLERS if controller in _words(f"{mount}/cgroup.controllers")]
+    delegated = [os.path.dirname(home)] if os.path.basename(home) == SERVER_LEAF else []
+    chosen = ""
+    works: list[str] = []
+    for parent in dict.fromkeys([*delegated, home, mount]):
+        base = _usable([parent], name, "cgroup.kill")
+        if not base:
+            continue
+        pass_on(parent, offered)
+        pass_on(base, offered)
+        given = [controller for controller in offered if controller in _words(f"{base}/cgroup.subtree_control")]
+        if not chosen or len(given) > len(works):
+            try_remove(chosen)
+            chosen, works = base, given
+        else:
+            try_remove(base)
+        if len(works) == len(offered):
+            break
+    return chosen, dict.fromkeys(works, chosen)
+
+
+def _v1_parent(mounts: list[tuple[str, str, list[str]]], own: dict[str, str], controller: str) -> str:
+    for kind, mount, options in mounts:
+        if kind == "cgroup" and controller in options:
+            return f"{mount}{own.get(controller, '/')}"
+    return ""
+
+
+def pass_on(group: str, controllers: Iterable[str]) -> None:
+    """Let the groups below this v2 group have these controllers, as far as the kernel lets us."""
+    for controller in controllers:
+        try_write(f"{group}/cgroup.subtree_control", f"+{controller}")
+
+
+def _words(path: str) -> list[str]:
     try:
-        with open(f"{group}/cgroup.subtree_control", encoding="ascii") as file:
-            return file.read()
+        with open(path, encoding="ascii") as file:
+            return file.read().split()
     except OSError:
-        return ""
+        return []
 
 
 def aside(base: str) -> str:
@@ -100,12 +151,12 @@ def create(group: str) -> None:
 
 def join(group: str) -> None:
     """Move the calling process in."""
-    _write(f"{group}/cgroup.procs", "0")
+    write(f"{group}/cgroup.procs", "0")
 
 
 def kill(group: str) -> None:
     """SIGKILL to all that is in the group or below it, atomically against forks."""
-    _try_write(f"{group}/cgroup.kill", "1")
+    try_write(f"{group}/cgroup.kill", "1")
 
 
 def remove(group: str, timeout_s: float = 2.0) -> bool:
@@ -124,19 +175,6 @@ def remove(group: str, timeout_s: float = 2.0) -> bool:
             return False
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
-
-
-def oom_kills(group: str) -> int:
-    """How often the kernel's OOM killer struck in the group; 0 where the memory controller is not in this hierarchy."""
-    try:
-        with open(f"{group}/memory.events", encoding="ascii") as file:
-            for line in file:
-                key, _, value = line.partition(" ")
-                if key == "oom_kill":
-                    return int(value)
-    except (OSError, ValueError):
-        pass
-    return 0
 
 
 def gpus_to_deny(allowed: Iterable[int]) -> list[Device]:
@@ -179,7 +217,7 @@ def deny_devices(group: str, denied: list[Device]) -> None:
 
 def deny_devices_v1(group: str, denied: list[Device]) -> None:
     for major, minor in denied:
-        _write(f"{group}/devices.deny", f"c {major}:{minor} rwm")
+        write(f"{group}/devices.deny", f"c {major}:{minor} rwm")
 
 
 def _device_program(denied: list[Device]) -> bytes:
@@ -218,7 +256,7 @@ def _bpf(command: int, attributes: bytes) -> int:
 
 
 def _usable(parents: list[str], name: str, needed: str) -> str:
-    for parent in parents:
+    for parent in filter(None, parents):
         base = f"{parent.rstrip('/')}/{name}"
         test = f"{base}/probe.{os.getpid()}"
         try:
@@ -231,6 +269,7 @@ def _usable(parents: list[str], name: str, needed: str) -> str:
                 return base
         finally:
             remove(test)
+        try_remove(base)
     return ""
 
 
@@ -274,13 +313,13 @@ def _remove_tree(group: str) -> None:
     except FileNotFoundError:
         raise
     except OSError:
-        for entry in os.scandir(group):
+        for entry in list(os.scandir(group)):  # a list: an iterator that is not exhausted has to be closed
             if entry.is_dir(follow_symlinks=False):
                 _remove_tree(entry.path)
         os.rmdir(group)
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -288,8 +327,8 @@ def _write(path: str, text: str) -> None:
         os.close(fd)
 
 
-def _try_write(path: str, text: str) -> None:
+def try_write(path: str, text: str) -> None:
     try:
-        _write(path, text)
+        write(path, text)
     except OSError:
         pass  # the callers look at what came of it, not at this

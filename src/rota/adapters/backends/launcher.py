@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from rota.adapters.backends import zygote
+from rota.adapters.backends import limits, zygote
 from rota.app.ports import LaunchOrder
 
 MAX_LOG_BYTES = 1 << 20
@@ -27,12 +27,26 @@ class Overloaded(Exception):
 
 class Launcher:
     def __init__(
-        self, root: Path, *, cgroups: bool, deny: Sequence[tuple[int, int]], prefix: Sequence[str] = ()
+        self,
+        root: Path,
+        *,
+        cgroups: bool,
+        deny: Sequence[tuple[int, int]],
+        prefix: Sequence[str] = (),
+        processes: int = limits.PROCESSES,
+        memory_bytes: int | None = None,
     ) -> None:
         self._root = root
         self._prefix = list(prefix)  # tests run the zygote under strace
-        name = f"rota-{zlib.crc32(os.fsencode(root)):08x}"
-        settings = {"cgroups": cgroups, "cgroup_name": name, "deny": [list(device) for device in deny]}
+        self.group_name = f"rota-{zlib.crc32(os.fsencode(root)):08x}"
+        self.enforced: frozenset[str] | None = None  # controllers of limits that work; None = not said yet
+        settings = {
+            "cgroups": cgroups,
+            "cgroup_name": self.group_name,
+            "deny": [list(device) for device in deny],
+            "processes": processes,
+            "memory_bytes": memory_bytes,
+        }
         self._set_up = frame("", settings)
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -123,7 +137,11 @@ class Launcher:
         if not chunk:
             return None
         *lines, self._heard = (self._heard + chunk).split(b"\n")
-        return [line.partition(b" ")[0].decode("ascii", "replace") for line in lines]
+        words = [line.partition(b" ")[0].decode("ascii", "replace") for line in lines]
+        for word in words:
+            if word.startswith(zygote.ENFORCED):
+                self.enforced = frozenset(filter(None, word.removeprefix(zygote.ENFORCED).split(",")))
+        return [word for word in words if not word.startswith(zygote.ENFORCED)]
 
     def stop(self) -> None:
         """Close the line: the zygote leaves by itself, its shims live on."""
@@ -162,5 +180,7 @@ def order_frame(order: LaunchOrder) -> bytes:
         "terminal": order.terminal,
         "confine": order.confine,
         "checkpoint_dir": order.checkpoint_dir,
+        "memory_gb": order.memory_gb,
+        "cpus": order.cpus,
     }
     return frame(order.attempt_id, body)

@@ -162,6 +162,9 @@ class LeaseBackend:
         _checked(attempt_id)
         return LogChunk(b"", 0, 0)
 
+    def enforced(self) -> Collection[str] | None:
+        return ()
+
     def purge(self, before: float) -> int:
         count = 0
         with os.scandir(f"{self._dir}/ended") as entries:

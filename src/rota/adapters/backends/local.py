@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from rota.adapters.backends import claims, logs, procs, records
+from rota.adapters.backends import claims, limits, logs, procs, records
 from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
 from rota.adapters.backends.purge import purge
 from rota.adapters.backends.watch import Watcher
@@ -56,9 +56,20 @@ class LocalBackend:
         cgroups: bool = True,
         deny: Sequence[tuple[int, int]] = (),
         zygote_prefix: Sequence[str] = (),
+        processes: int = limits.PROCESSES,
+        memory_bytes: int | None = None,
     ) -> None:
+        """Bound each attempt to `processes`, and all of them together to `memory_bytes` (None: the machine's memory
+        less a reserve)."""
         self._root = str(root.absolute())
-        self._launcher = Launcher(Path(self._root), cgroups=cgroups, deny=deny, prefix=zygote_prefix)
+        self._launcher = Launcher(
+            Path(self._root),
+            cgroups=cgroups,
+            deny=deny,
+            prefix=zygote_prefix,
+            processes=processes,
+            memory_bytes=memory_bytes,
+        )
         self._known: dict[str, _Attempt] = {}
         self._lock = threading.Lock()  # guards _known; never held while reporting
         self._news = threading.Condition(self._lock)
@@ -80,6 +91,14 @@ class LocalBackend:
         self._undertaker = ThreadPoolExecutor(2, "rota-undertaker")
         self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
         self._watcher.start()
+
+    @property
+    def group_name(self) -> str:
+        """The name of the cgroups, in every hierarchy, below which all attempts are."""
+        return self._launcher.group_name
+
+    def enforced(self) -> frozenset[str] | None:
+        return self._launcher.enforced
 
     def launch(self, *orders: LaunchOrder) -> None:
         for order in orders:

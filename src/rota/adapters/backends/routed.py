@@ -65,6 +65,10 @@ class RoutedBackend:
     def read_log(self, attempt_id: str, offset: int, limit: int) -> LogChunk:
         return self._of(attempt_id).read_log(attempt_id, offset, limit)
 
+    def enforced(self) -> Collection[str] | None:
+        """Of jobs: a lease's process was started by somebody else."""
+        return self._jobs.enforced()
+
     def purge(self, before: float) -> int:
         return self._jobs.purge(before) + self._leases.purge(before)
 

@@ -24,13 +24,15 @@ import select
 import signal
 
 from rota.adapters.backends import confine, heard, procs, records, task
+from rota.adapters.backends.limits import GIB, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from rota.adapters.backends.confine import Device, Hierarchies
+    from rota.adapters.backends.confine import Device
+    from rota.adapters.backends.limits import Bounds
     from rota.adapters.backends.ptypump import PtyPump
 
 HEARD = frozenset({signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2})
@@ -45,12 +47,15 @@ RECORD_RETRY_S = 600.0
 class House:
     """What a shim is born with. Its working directory is the backend's root."""
 
-    def __init__(self, boot_id: str, nudge: int, null: int, groups: Hierarchies, deny: list[Device]) -> None:
-        self.boot_id, self.nudge, self.null, self.groups, self.deny = boot_id, nudge, null, groups, deny
+    def __init__(self, boot_id: str, nudge: int, null: int, bounds: Bounds, deny: list[Device]) -> None:
+        self.boot_id, self.nudge, self.null, self.bounds, self.deny = boot_id, nudge, null, bounds, deny
         self.home = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.memory_events = bool(groups.unified) and "memory" in confine.controllers(groups.unified)
-        self.group = ""  # the shim's own cgroup, and so that of all it starts
+        self.groups = WorkerGroups(confine.Hierarchies(), "")  # the worker's own cgroups, and so those of all it starts
         self.start = 0  # its start time
+
+    @property
+    def group(self) -> str:
+        return self.groups.unified
 
 
 class Shim:
@@ -61,7 +66,7 @@ class Shim:
         self.directory = records.attempt_dir(".", attempt_id)
         self.cap = LogCap(log, self.directory, order["log_cap_bytes"])
         self.uid = os.geteuid()  # of the tasks
-        self.subgroups: list[str] = []
+        self.subgroups: list[str] = []  # of tasks; the last part is the rank
         self.tasks: dict[int, int] = {}  # pid -> rank, of those that live
         self.leaders: list[int] = []
         self.errors = -1  # the pipe on which a forked task says why it could not begin
@@ -82,9 +87,11 @@ class Shim:
         self.oom = False
 
     def run(self) -> None:
-        ooms = confine.oom_kills(self.house.group) if self.house.memory_events else 0
+        groups = self.house.groups
+        ooms = groups.oom_kills([])
+        groups.weigh(sum(len(each["minors"]) for each in self.order["tasks"]))
         try:
-            if self.order["account"] or self.order["confine"] or self.order["terminal"]:
+            if any(self.order[way] for way in ("account", "confine", "terminal")) or self._is_bounded():
                 self._launch_forked()
             else:
                 self._launch_spawned()
@@ -93,7 +100,8 @@ class Shim:
         else:
             self._wait()
         self._extinguish()
-        self.oom = self.house.memory_events and confine.oom_kills(self.house.group) > ooms
+        self.oom = groups.oom_kills(self.subgroups) > ooms
+        self._remove_groups()
         self._record()
         self._nudge()
 
@@ -128,6 +136,8 @@ class Shim:
             os.fchown(self.log, account.uid, account.gid)  # so that the job may open /dev/stderr
         if self.order["confine"]:
             self._confine_tasks()
+        if self._is_bounded():
+            self._bound_tasks()
         slave = self._open_terminal() if self.order["terminal"] else -1
         go, release = os.pipe()
         self.errors, errors = os.pipe()
@@ -216,7 +226,7 @@ class Shim:
             why = "no cgroup v2"
             for base, deny in (
                 (self.house.group, confine.deny_devices),
-                (self.house.groups.devices, confine.deny_devices_v1),
+                (self.house.bounds.found.devices, confine.deny_devices_v1),
             ):
                 if not base:
                     continue
@@ -230,6 +240,20 @@ class Shim:
                     why = f"{why}; {error}"
             else:
                 self._note(f"task {rank} runs unconfined: {why}")
+
+    def _is_bounded(self) -> bool:
+        at = self.house.groups.at
+        return bool((self.order["memory_gb"] and "memory" in at) or (self.order["cpus"] and "cpu" in at))
+
+    def _bound_tasks(self) -> None:
+        """What a run asks for is for each node, and it has one task on each."""
+        for rank in range(len(self.order["tasks"])):
+            try:
+                made = self.house.groups.for_task(rank, int(self.order["memory_gb"] * GIB), self.order["cpus"])
+            except OSError as error:
+                self._note(f"task {rank} runs without its limits: {error}")
+            else:
+                self.subgroups += [group for group in made if group not in self.subgroups]
 
     # -- live
 
@@ -329,9 +353,9 @@ class Shim:
     def _kill_all(self) -> None:
         if self.house.group:  # at one blow, against which no fork is fast enough: but we are in it ourselves
             try:
-                confine.join(confine.aside(self.house.groups.unified))
+                confine.join(confine.aside(self.house.bounds.found.unified))
                 confine.kill(self.house.group)
-                confine.join(self.house.group)
+                confine.join(self.house.groups.leaf)
             except OSError as error:
                 self._note(f"cgroup kill: {error}")
         for pid in procs.descendants(os.getpid()):
@@ -351,11 +375,14 @@ class Shim:
                 os.rmdir(self.order["checkpoint_dir"])  # most runs leave it empty
             except OSError:
                 pass
+
+    def _remove_groups(self) -> None:
+        devices = self.house.bounds.found.devices
         for group in self.subgroups:
             confine.remove(group)
-            if not group.startswith(f"{self.house.group}/"):
-                confine.remove(os.path.dirname(group))
-                confine.try_remove(self.house.groups.devices)
+            if devices and group.startswith(f"{devices}/{self.id}/"):
+                confine.try_remove(os.path.dirname(group))
+                confine.try_remove(devices)
 
     def _record(self) -> None:
         content = records.dump(self._exit())

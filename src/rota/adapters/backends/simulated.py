@@ -238,6 +238,9 @@ class SimulatedBackend:
         start = max(0, len(log) + offset) if offset < 0 else min(offset, len(log))
         return LogChunk(log[start : start + limit], start, len(log))
 
+    def enforced(self) -> Collection[str] | None:
+        return ()
+
     def purge(self, before: float) -> int:
         """Ended and forgotten ones; the world has no wall clock, so "before" is judged by its own."""
         if before < self._world.clock.now():

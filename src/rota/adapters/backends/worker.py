@@ -16,6 +16,7 @@ import signal
 import sys
 
 from rota.adapters.backends import confine, procs, records, task
+from rota.adapters.backends.limits import WorkerGroups
 from rota.adapters.backends.shim import HEARD, House, Shim
 
 TYPE_CHECKING = False
@@ -27,15 +28,20 @@ DONE, NOT_MINE = "done", "not-mine"  # what a worker says of an order
 MAX_ATTEMPTS = 500  # then it retires: whatever leaks is bounded
 
 
-def serve(house: House, group: str, orders: int, answers: int) -> int:
+def serve(house: House, name: str, orders: int, answers: int) -> int:
     """Live as a worker; the exit status. `orders` ends when the zygote dies or dismisses us."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     os.setsid()
     task.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     task.libc.prctl(PR_SET_NAME, b"rota-shim", 0, 0, 0)
     house.start = procs.start_time("self") or 0
-    house.group = _enter(group)
-    facts = {"boot_id": house.boot_id, "shim": os.getpid(), "cgroup": house.group}
+    house.groups = _enter(house, name)
+    facts = {
+        "boot_id": house.boot_id,
+        "shim": os.getpid(),
+        "cgroup": house.group,
+        "limits": house.groups.separate,
+    }
     ready: Ready | None = None
     for _ in range(MAX_ATTEMPTS):
         ready = ready or Ready(facts)
@@ -91,28 +97,30 @@ def _read_exactly(fd: int, length: int) -> bytes | None:
     return content
 
 
-def _enter(group: str) -> str:
-    if not group:
-        return ""
+def _enter(house: House, name: str) -> WorkerGroups:
+    groups = WorkerGroups(house.bounds.found, name)
     try:
-        confine.create(group)
-        confine.join(group)
+        groups.enter(house.bounds)
     except OSError as error:
         print(f"no cgroup for this worker: {error}", file=sys.stderr, flush=True)
-        return ""
-    return group
+        return WorkerGroups(confine.Hierarchies(), name)
+    return groups
 
 
 def _leave(house: House) -> None:
-    if not house.group:
-        return
-    base = house.groups.unified
-    try:
-        confine.join(os.path.dirname(base))  # where the server was when the base was made
-    except OSError:
-        return  # the next zygote clears it
-    for group in (house.group, f"{base}/aside", base):  # the base only if we are the last
+    """Go back to where the server was, so that our groups can be removed; the bases only if we are the last."""
+    found, groups = house.bounds.found, house.groups
+    homes = {group: os.path.dirname(os.path.dirname(group)) for group in groups.separate}
+    if groups.unified:
+        homes[groups.unified] = found.home
+    for group, home in homes.items():
+        base = os.path.dirname(group)
         try:
-            os.rmdir(group)
+            confine.join(home)
         except OSError:
-            pass
+            continue  # the next zygote clears it
+        for empty in (groups.leaf if group == groups.unified else group, group, f"{base}/aside", base):
+            try:
+                os.rmdir(empty)
+            except OSError:
+                pass  # in use, or gone

@@ -28,7 +28,7 @@ if __name__ == "__main__":  # run by path: make `rota` importable without runnin
         _module.__path__ = [os.path.normpath(os.path.join(_here, *[".."] * _depth))]
         sys.modules[_name] = _module
 
-from rota.adapters.backends import confine, procs, shim, task, worker
+from rota.adapters.backends import confine, limits, procs, shim, task, worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,13 +42,14 @@ ORPHANS_S = 2.0
 RETIRE_S = 0.5
 SPARE, MAX_IDLE = 2, 32  # idle workers
 LAZY_MS, LAZY_BYTES = 500, 4096
+ENFORCED = "!"  # begins the line that names the controllers of limits that work here
 
 
 class Worker:
     """A child of ours: idle while it has no attempt."""
 
-    def __init__(self, orders: int, group: str) -> None:
-        self.orders, self.group, self.attempt = orders, group, ""
+    def __init__(self, orders: int, groups: limits.WorkerGroups) -> None:
+        self.orders, self.groups, self.attempt = orders, groups, ""
 
 
 class Zygote:
@@ -114,6 +115,8 @@ class Zygote:
         name = frame[4:end].decode("ascii")
         if not name:
             self._house = _set_up(json.loads(frame[end:]))
+            self._outbox += f"{ENFORCED}{','.join(self._house.bounds.found.limits)}\n".encode()
+            self._urgent = True
             return
         if not self._idle:
             self._fork()
@@ -136,16 +139,15 @@ class Zygote:
         orders, ours = os.pipe()
         assert self._house is not None, "the first frame is the set-up"
         self._born += 1
-        base = self._house.groups.unified
-        group = f"{base}/{self._name}.{self._born}" if base else ""
+        name = f"{self._name}.{self._born}"
         pid = os.fork()
         if pid == 0:
-            self._become_worker(orders, ours, group)
+            self._become_worker(orders, ours, name)
         os.close(orders)
-        self._workers[pid] = Worker(ours, group)
+        self._workers[pid] = Worker(ours, limits.WorkerGroups(self._house.bounds.found, name))
         self._idle.append(pid)
 
-    def _become_worker(self, orders: int, ours: int, group: str) -> None:
+    def _become_worker(self, orders: int, ours: int, name: str) -> None:
         status = 1
         try:
             for fd in (CONTROL, ours, *[each.orders for each in self._workers.values()]):
@@ -154,7 +156,7 @@ class Zygote:
                 except OSError:
                     pass  # dismissed before
             assert self._house is not None
-            status = worker.serve(self._house, group, orders, self._answer)
+            status = worker.serve(self._house, name, orders, self._answer)
         except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's loop
             sys.excepthook(*sys.exc_info())
         finally:
@@ -201,8 +203,8 @@ class Zygote:
         Only direct children are signalled: not reaped yet, their numbers cannot have been given to strangers. Their own
         children fall to us when they die, and the next round finds them.
         """
-        if dead.group:
-            confine.remove(dead.group, ORPHANS_S)
+        if dead.groups.unified:
+            confine.remove(dead.groups.unified, ORPHANS_S)
         deadline = time.monotonic() + ORPHANS_S
         while orphans := [pid for pid in procs.children(os.getpid()) if pid not in self._workers]:
             for pid in orphans:
@@ -212,6 +214,8 @@ class Zygote:
                     if time.monotonic() > deadline:
                         return  # stuck in the kernel: the server's own sweep will wait for it, launches must not
                     time.sleep(0.0005)
+        for group in dead.groups.separate:
+            confine.try_remove(group)
 
     def _retire(self) -> None:
         """The server is gone. Idle workers follow; those with an attempt stay, and their groups with them."""
@@ -224,9 +228,9 @@ class Zygote:
         for pid in self._idle:
             while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
                 time.sleep(0.001)
-        if self._house is not None and self._house.groups.unified:
-            confine.clear(self._house.groups.unified)
-            confine.try_remove(self._house.groups.unified)
+        for base in self._house.bounds.found.bases() if self._house is not None else ():
+            confine.clear(base)
+            confine.try_remove(base)
 
     def _tell(self, attempt_id: str, *, urgent: bool) -> None:
         """Lazily when all went well: then the server has been nudged, and this is only for the nudge that got lost."""
@@ -245,13 +249,20 @@ class Zygote:
 
 
 def _set_up(settings: dict[str, Any]) -> shim.House:
-    groups = confine.probe(settings["cgroup_name"]) if settings["cgroups"] else confine.Hierarchies()
-    if groups.unified:
-        confine.clear(groups.unified)
+    # First, as it fails when the server is gone: no group may be left behind then.
     nudge = os.open("nudge", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = confine.probe(settings["cgroup_name"]) if settings["cgroups"] else confine.Hierarchies()
+    for base in found.bases():
+        confine.clear(base)
+    bounds = limits.Bounds(found, settings["memory_bytes"], settings["processes"])
+    try:
+        bounds.apply()
+    except OSError as error:  # no limits then, and the server says so; the kill by cgroup does not need them
+        print(f"no limits: {error}", file=sys.stderr, flush=True)
+        found.limits.clear()
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     deny = [(int(major), int(minor)) for major, minor in settings["deny"]]
-    return shim.House(procs.boot_id(), nudge, null, groups, deny)
+    return shim.House(procs.boot_id(), nudge, null, bounds, deny)
 
 
 def _noop(signum: int, frame: object) -> None:
@@ -272,6 +283,7 @@ def main() -> None:
     os.set_blocking(CONTROL, False)
     task.libc.prctl(worker.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     task.libc.prctl(worker.PR_SET_NAME, b"rota-zygote", 0, 0, 0)
+    limits.prefer_for_oom(limits.JOB_OOM_SCORE)
     zygote = Zygote()
     gc.disable()
     gc.freeze()

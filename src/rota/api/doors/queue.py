@@ -21,6 +21,7 @@ from rota.api.dry import IGNORED, marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.render.job import Job, Jobs, Statistics, job_of, statistics_of
+from rota.api.render.limits import warnings
 from rota.app.authz import Principal
 from rota.app.commands import Cancel, Reprioritise
 from rota.app.errors import Conflict, Full, Invalid, NotFound
@@ -58,6 +59,7 @@ class Submitted(BaseModel):
     queue_position: int
     dry_run: bool | None = None
     ignored: list[str] | None = Field(None, description=IGNORED)
+    warnings: list[str] | None = Field(None, description="What was asked for and does not hold on this server.")
 
 
 class Queue(BaseModel):
@@ -116,8 +118,9 @@ async def take(request: Request) -> Response:
     except (Invalid, Full) as error:
         refuse_in_their_words(error)
     place = (house.service.place_of(run) if dry_run else house.service.position(run.id)) or 1  # None: has its GPUs
-    if dry_run or ignored:
-        answered = {"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place}
+    warned = warnings(house, run.spec.request)
+    if dry_run or ignored or warned:
+        answered = {"success": True, "job_id": run.id, "job": job_of(run), "queue_position": place, **warned}
         return Json(marked(answered, dry_run, ignored))
     answer = b'{"success":true,"job_id":"%b","job":%b,"queue_position":%d}'
     return Ready(answer % (run.id.encode(), jobs.one(run), place))

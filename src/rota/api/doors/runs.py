@@ -19,6 +19,7 @@ from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.newrun import NewRun, submit_run
+from rota.api.render.limits import warnings
 from rota.api.render.reservation import note_of
 from rota.api.render.run import MadeRun, Renderer, RunShape
 from rota.api.render.whole import whole
@@ -95,7 +96,7 @@ async def create_run(
     run = await act(house, who, submit_run(house, who, by, asked, group=group, chat=chat, key=key), dry_run)
     note = note_of(house, run) if run.spec.reservation else ""
     made = {**Renderer(house).run(run), **({"note": note} if note else {}), **_suggested(house, run)}
-    return Json(marked(made, dry_run, ignored))
+    return Json(marked({**made, **warnings(house, run.spec.request)}, dry_run, ignored))
 
 
 def _suggested(house: House, run: Run) -> dict[str, Any]:

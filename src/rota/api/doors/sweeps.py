@@ -17,6 +17,7 @@ from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.newrun import NewRun, submit_run
 from rota.api.newsweep import ChangedSweep, NewSweep, WildSweep, change_sweep, make_sweep, make_wild
+from rota.api.render.limits import warnings
 from rota.api.render.run import MadeRun, Renderer
 from rota.api.render.sweep import MadeSweep, SweepShape, sweep_of
 from rota.api.shelf import Shelf, owner_of
@@ -68,9 +69,8 @@ async def create_sweep(
     """Every combination of `parameters`, in the order of the keys, up to `max_runs`; all of them are made, or none."""
     ignored = asked.ignored(strict)
     record, states = await make_sweep(house, who, by, asked, key=key, dry_run=dry_run)
-    if dry_run:
-        return Json(marked(sweep_of(record, states, None), dry_run, ignored))
-    return Json(marked(await asyncio.to_thread(_shown, house, record), False, ignored))
+    shown = sweep_of(record, states, None) if dry_run else await asyncio.to_thread(_shown, house, record)
+    return Json(marked({**shown, **warnings(house, asked)}, dry_run, ignored))
 
 
 @router.get("/sweeps", summary="Sweeps, newest first", responses={200: {"model": list[SweepShape]}, **faults()})
@@ -123,7 +123,8 @@ async def add_run(
     sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
     chat = sweep.body["chat_session_id"]
     run = await act(house, who, submit_run(house, who, by, asked, group=sweep.id, chat=chat, key=key), dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run, ignored))
+    made = {**Renderer(house).run(run), **warnings(house, run.spec.request)}
+    return Json(marked(made, dry_run, ignored))
 
 
 @router.post(

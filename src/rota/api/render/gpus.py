@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from rota.api.house import House
+from rota.api.render.limits import enforced
 from rota.app.authz import Principal
 from rota.app.views import View
 from rota.core.node import Gpu, Node
@@ -66,6 +67,11 @@ class NodeStatus(BaseModel):
     drained: bool
     drain_why: str
     alive: bool
+    enforced: list[str] | None = Field(
+        None,
+        description="Which amounts are limits there: memory_gb and cpus of a run that asks for them, processes of "
+        "every run. null = not known yet.",
+    )
 
 
 class Allocation(BaseModel):
@@ -134,6 +140,7 @@ class Picture:
             "drained": node.drained,
             "drain_why": node.drain_why,
             "alive": node.alive,
+            "enforced": enforced(self._house),
         }
 
     def gpu(self, node: Node, gpu: Gpu) -> dict[str, Any]:

@@ -83,6 +83,7 @@ class MadeRun(RunShape):
     )
     suggestion: str | None = Field(None, description="The same in words.")
     note: str | None = Field(None, description="What its submitter should know.")
+    warnings: list[str] | None = Field(None, description="What was asked for and does not hold on this server.")
 
 
 class Renderer:

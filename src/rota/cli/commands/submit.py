@@ -82,6 +82,8 @@ def command(command: tuple[str, ...], line: str, server: str, **options: Any) ->
         else:
             _tell(client, run_id, dry_run, staying)
             _suggest(run)
+        for text in run.get("warnings") or ():
+            say(f"note: {plain(text)}")
         if not options["quiet"]:
             stopping.note_signal(options, run)
         if (options["gpus"] or 0) > 1 and not options["quiet"] and not options["as_json"]:

@@ -53,6 +53,8 @@ def _sbatch(argv: Sequence[str]) -> int:
             body["argv"] = _argv(parsed, work, body, {})
             run = client.submit(held=parsed.has("hold"), **_words(body))
             shown, made = run.id, [run]
+            if not parsed.has("quiet"):
+                notes("sbatch", [f"note: {text}" for text in run.raw.get("warnings") or ()])
         else:
             shown, made = arrays.submit(
                 client,

@@ -39,6 +39,7 @@ class Node(Wire):
     drained: bool = False
     drain_why: str = ""
     alive: bool = True
+    enforced: tuple[str, ...] | None = None  # of memory_gb, cpus, processes: those that are limits there
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,8 @@ def nodes(data: Any) -> list[Node]:
 
 def node(data: Any) -> Node:
     gpus = tuple(build(Gpu, item) for item in rows(table(data).get("gpus") or []))
-    return build(Node, data, gpus=gpus)
+    known = table(data).get("enforced")
+    return build(Node, data, gpus=gpus, enforced=None if known is None else words(known))
 
 
 def capacity(data: Any) -> Capacity:

@@ -1,0 +1,260 @@
+"""What a run asks for is what it gets: memory, CPU time and a number of processes, by cgroup v2 or v1."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rota.adapters.backends import confine, limits
+from rota.adapters.backends.local import LocalBackend
+from rota.app.ports import LaunchOrder, StopOrder, Task
+from rota.core.run import Cause, Exit
+from tests.backends.contract import Reports, is_over
+from tests.backends.helpers import LocalRig, command_lines, wait_for
+
+TAKE = "import sys; taken = bytearray(int(sys.argv[1]) << 20); print(len(taken) >> 20, 'MiB', flush=True)"
+
+
+def take(mib: int) -> tuple[str, ...]:
+    return ("python3", "-c", TAKE, str(mib))
+
+
+@pytest.fixture(scope="module")
+def enforced() -> frozenset[str]:
+    """Controllers that this machine lets this account use."""
+    found = confine.probe(f"rota-{os.getpid():08x}")
+    for base in found.bases():
+        confine.clear(base)
+        confine.try_remove(base)
+    return frozenset(found.limits)
+
+
+@pytest.fixture
+def needs(enforced: frozenset[str]) -> Callable[..., None]:
+    def check(*controllers: str) -> None:
+        if missing := sorted(set(controllers) - enforced):
+            pytest.skip(f"this account may not use the cgroup controllers {missing} (needs root, or a delegated group)")
+
+    return check
+
+
+class Host:
+    """A backend with what was reported, closed and swept at the end."""
+
+    def __init__(self, rig: LocalRig) -> None:
+        self.rig, self.reports = rig, Reports()
+        self.backend: LocalBackend = rig.backend()
+        self.backend.open(self.reports)
+
+    def launch(self, argv: tuple[str, ...], **changes: object) -> LaunchOrder:
+        order = self.rig.order("succeed", argv=argv, **changes)
+        self.backend.launch(order)
+        return order
+
+    def run(self, argv: tuple[str, ...], **changes: object) -> Exit:
+        return self.rig.end_of(self.reports, self.launch(argv, **changes))
+
+    def log(self, order: LaunchOrder) -> str:
+        return self.backend.read_log(order.attempt_id, 0, 1 << 16).content.decode()
+
+    def groups(self) -> list[str]:
+        """Every group of this backend, in every hierarchy."""
+        name = f"/{self.backend.group_name}"
+        return [where for where, _, _ in os.walk("/sys/fs/cgroup") if f"{where}/".find(f"{name}/") >= 0]
+
+
+@contextmanager
+def host(root: Path, **settings: object) -> Iterator[Host]:
+    opened = Host(LocalRig(root, **settings))
+    try:
+        yield opened
+    finally:
+        wait_for(lambda: opened.backend.enforced() is not None, "the launcher to be ready")
+        for stray in opened.backend.strays():
+            opened.backend.stop(stray, StopOrder("cancelled", 9, 0.0))
+            wait_for(partial(is_over, opened.backend, stray), f"clean-up of {stray}")
+        opened.backend.close()
+        wait_for(lambda: not opened.groups(), "every group to be removed")
+
+
+def test_more_memory_than_asked_for_is_killed_and_told_so(tmp_path: Path, needs: Callable[..., None]) -> None:
+    needs("memory")
+    with host(tmp_path) as here:
+        end = here.run(take(400), memory_gb=0.1)
+        assert (end.cause, end.signal, end.oom) == (Cause.EXITED, signal.SIGKILL, True)
+        within = here.run(take(40), memory_gb=0.1)
+        assert within.ok and not within.oom, "the end before must not be counted again"
+        free = here.run(take(400))
+        assert free.ok and not free.oom, "a limit does not stay with the worker"
+
+
+def test_a_shell_above_the_killed_process_does_not_hide_it(tmp_path: Path, needs: Callable[..., None]) -> None:
+    needs("memory")
+    with host(tmp_path) as here:
+        end = here.run(("sh", "-c", f'python3 -c "{TAKE}" 400; exit $?'), memory_gb=0.1)
+        assert (end.code, end.oom) == (137, True)
+
+
+def test_each_task_of_a_gang_has_its_own_memory(tmp_path: Path, needs: Callable[..., None]) -> None:
+    """`memory_gb` is what a run asks for on each node, and a gang has one task on each."""
+    needs("memory")
+    tasks = (Task("a", (0,)), Task("b", (1,)))
+    with host(tmp_path) as here:
+        assert here.run(take(60), memory_gb=0.1, tasks=tasks).ok, "two of 60 MiB, 0.1 GB each"
+        greedy = here.run(take(400), memory_gb=0.1, tasks=tasks)
+        assert greedy.oom and not greedy.ok
+
+
+def test_all_jobs_together_leave_memory_for_the_server(tmp_path: Path, needs: Callable[..., None]) -> None:
+    needs("memory")
+    with host(tmp_path, memory_bytes=256 << 20) as here:
+        assert here.run(take(20)).ok
+        end = here.run(take(600))
+        assert not end.ok and end.oom, "no amount was asked for: the bound of all jobs holds"
+
+
+def test_cpus_are_a_share_of_time(tmp_path: Path, needs: Callable[..., None]) -> None:
+    needs("cpu")
+    look = (
+        "import re\n"
+        "mounts = [line.split(' - ') for line in open('/proc/self/mountinfo')]\n"
+        "for line in open('/proc/self/cgroup'):\n"
+        "    _, names, path = line.strip().split(':', 2)\n"
+        "    for before, after in mounts:\n"
+        "        kind, _, options = after.split(' ', 2)\n"
+        "        where = before.split()[4] + path\n"
+        "        if kind == 'cgroup' and 'cpu' in names.split(',') and 'cpu' in options.strip().split(','):\n"
+        "            print(open(where + '/cpu.cfs_quota_us').read().strip(), end=' ')\n"
+        "            print(open(where + '/cpu.cfs_period_us').read().strip())\n"
+        "        if kind == 'cgroup2' and not names:\n"
+        "            try: print(open(where + '/cpu.max').read().strip())\n"
+        "            except FileNotFoundError: pass\n"
+    )
+    with host(tmp_path) as here:
+        order = here.launch(("python3", "-c", look), cpus=3)
+        assert here.rig.end_of(here.reports, order).ok, here.log(order)
+        assert here.log(order) == "300000 100000\n"
+
+
+def test_a_fork_bomb_stays_within_its_bound(tmp_path: Path, needs: Callable[..., None]) -> None:
+    needs("pids")
+    bomb = (
+        "import os, time\n"
+        "made = 0\n"
+        "while True:\n"
+        "    try:\n"
+        "        if os.fork() == 0: time.sleep(1000)\n"
+        "    except OSError: break\n"
+        "    made += 1\n"
+        "    if made > 500: break\n"
+        "print('made', made, flush=True)\n"
+        "time.sleep(1000)"
+    )
+    mark = f"bomb{os.urandom(4).hex()}"
+    with host(tmp_path, processes=60) as here:
+        order = here.launch(("python3", "-c", bomb, mark))
+        wait_for(lambda: "made" in here.log(order), "the bomb to reach its bound")
+        assert 40 <= int(here.log(order).split()[1]) < 60
+        assert here.run(("true",)).ok, "another run starts meanwhile"
+        here.backend.stop(order.attempt_id, StopOrder("cancelled", 15, 0.0))
+        assert here.rig.end_of(here.reports, order).cause is Cause.CANCELLED
+        assert command_lines(mark) == []
+
+
+def test_a_killed_supervisor_leaves_no_group(tmp_path: Path, needs: Callable[..., None]) -> None:
+    needs("memory", "cpu")
+    with host(tmp_path) as here:
+        order = here.launch(("sleep", "1000"), memory_gb=1.0, cpus=1)
+        here.rig.start_of(here.reports, order)
+        before = [group for group in here.groups() if group.endswith("/0")]
+        assert before, "it has groups of its own"
+        shim = int(Path(here.rig.path(order.attempt_id, "pid")).read_text().split('"pid": ')[1].split(",")[0])
+        os.kill(shim, signal.SIGKILL)
+        assert here.rig.end_of(here.reports, order).cause is Cause.LOST
+        wait_for(lambda: not any(os.path.exists(group) for group in before), "its groups to be gone")
+
+
+def test_a_supervisor_killed_while_no_server_ran_leaves_no_group(tmp_path: Path, needs: Callable[..., None]) -> None:
+    needs("memory")
+    rig = LocalRig(tmp_path)
+    first, reports = rig.backend(), Reports()
+    first.open(reports)
+    order = rig.order("last for ever", memory_gb=1.0)
+    first.launch(order)
+    rig.start_of(reports, order)
+    first.close()
+    shim = int(Path(rig.path(order.attempt_id, "pid")).read_text().split('"pid": ')[1].split(",")[0])
+    os.kill(shim, signal.SIGKILL)
+    with host(tmp_path) as here:
+        assert isinstance(wait_for(lambda: _over(here, order), "its end"), Exit)
+    # the host waits for every group to be gone
+
+
+def _over(here: Host, order: LaunchOrder) -> Exit | None:
+    seen = here.backend.observe(order.attempt_id)
+    return seen if isinstance(seen, Exit) else None
+
+
+def test_the_backend_says_what_it_bounds(tmp_path: Path, enforced: frozenset[str]) -> None:
+    with host(tmp_path) as here:
+        wait_for(lambda: here.backend.enforced() is not None, "the launcher to say what it may use")
+        assert here.backend.enforced() == enforced
+    with host(tmp_path, cgroups=False) as here:
+        wait_for(lambda: here.backend.enforced() is not None, "the launcher to say what it may use")
+        assert here.backend.enforced() == frozenset()
+
+
+def test_without_cgroups_a_run_with_limits_runs_all_the_same(tmp_path: Path) -> None:
+    with host(tmp_path, cgroups=False) as here:
+        assert here.run(take(40), memory_gb=0.02, cpus=1).ok
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (
+            2,
+            {
+                "memory.max": "2147483648",
+                "memory.swap.max": "0",
+                "pids.max": "100",
+                "cpu.max": "400000 100000",
+                "cpu.weight": "800",
+            },
+        ),
+        (
+            1,
+            {
+                "memory.limit_in_bytes": "2147483648",
+                "memory.memsw.limit_in_bytes": "2147483648",
+                "pids.max": "100",
+                "cpu.cfs_period_us": "100000",
+                "cpu.cfs_quota_us": "400000",
+                "cpu.shares": "8192",
+            },
+        ),
+    ],
+)
+def test_which_file_gets_which_text(tmp_path: Path, version: int, expected: dict[str, str]) -> None:
+    """A directory stands in for a group: the kernel would make its files."""
+    for name in expected:
+        (tmp_path / name).touch()
+    unified = version == 2
+    limits.bound_memory(str(tmp_path), 2 << 30, unified=unified)
+    limits.bound_processes(str(tmp_path), 100)
+    limits.bound_cpus(str(tmp_path), 4, unified=unified)
+    limits.weigh(str(tmp_path), 8, unified=unified)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == expected
+
+
+@pytest.mark.parametrize(
+    ("total_gib", "left_gib"), [(2, 1.5), (8, 7), (24, 22.8), (64, 60.8), (128, 121.6), (1024, 1016)]
+)
+def test_the_reserve_is_a_twentieth_within_bounds(total_gib: float, left_gib: float) -> None:
+    assert limits.memory_for_jobs(int(total_gib * (1 << 30))) == pytest.approx(left_gib * (1 << 30), rel=1e-6)
