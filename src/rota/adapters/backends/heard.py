@@ -114,7 +114,7 @@ class Asking:
     def again(self) -> None:
         """Signal each launcher that has outlived its programs, and what it has started since: a script must not go on
         with its next line."""
-        now = procs.boottime()
+        now = procs.time_awake()
         seen = look(self._signum, os.getpid())
         saving = self._saves and any(each.listens and each.key in self._told for each in seen)
         free = [] if saving else [each for each in seen if not each.spared and not _waits(each)]

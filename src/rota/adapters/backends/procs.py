@@ -31,6 +31,11 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def time_awake() -> float:
+    """Seconds since boot without sleep: for what a program is given to do something in."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 def start_time(pid: int | str) -> int | None:
     """Field 22 of /proc/<pid>/stat, in clock ticks since boot; None when there is no such process or it is a zombie.
     One whose first thread has ended looks like a zombie while its other threads (field 20) run on."""

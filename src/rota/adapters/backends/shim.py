@@ -40,6 +40,7 @@ FINISHED = ".finished"  # in the checkpoint directory: "I was through when you s
 EXEC_WAIT_S = 1.0  # a hung file system must not hide the attempt
 BIRTH_S = 0.005
 ASK_AGAIN_S = 0.25
+LATE_WARNING_S = 60.0
 FAR = float("inf")
 RECORD_RETRY_S = 600.0
 
@@ -75,8 +76,9 @@ class Shim:
         self.cause = ""  # why it is being ended, when it is
         self.ending = (0, 0.0, 0.0)  # by which signal, since when, and with how much grace
         self.asking: heard.Asking | None = None
-        self.ask_at = FAR  # when to look again for those it has not reached yet
-        self.kill_at: float | None = None
+        # A grace is time in which the machine runs; limits count suspended time too (docs/STATES.md).
+        self.ask_at = FAR  # by time_awake: when to look again for those it has not reached yet
+        self.kill_at: float | None = None  # by time_awake
         self.limit_at: float | None = None
         self.warn_at: float | None = None
         self.warned = False
@@ -272,7 +274,7 @@ class Shim:
                 announce_at = FAR if self._announce(self.started_tick) else now + 1.0
             if now >= look_at:
                 look_at = now + self.cap.check()
-            until = min(look_at, self._next_deadline(), announce_at)
+            until = min(look_at, self._next_deadline(now), announce_at)
             came = signal.sigtimedwait(HEARD, max(0.0, until - now))
             if came is not None and came.si_signo == signal.SIGUSR1:
                 self._look_for_stop()
@@ -282,9 +284,9 @@ class Shim:
         if self.tasks:
             self._read_stop()
 
-    def _next_deadline(self) -> float:
+    def _next_deadline(self, now: float) -> float:
         if self.kill_at is not None:
-            return min(self.kill_at, self.ask_at)
+            return now + min(self.kill_at, self.ask_at) - procs.time_awake()
         return min(FAR if at is None else at for at in (self.warn_at, self.limit_at))
 
     def _reap(self) -> bool:
@@ -303,26 +305,34 @@ class Shim:
 
     def _check_deadlines(self, now: float) -> None:
         if self.kill_at is not None:
-            if now >= self.kill_at:
-                self.unheeded = self.unheeded or self._unheeded()
-                self._kill_all()
-                self.kill_at, self.ask_at = now + 0.05, FAR  # again, until all are gone
-            elif now >= self.ask_at and self.asking is not None:
-                self.asking.again()
-                self.ask_at = now + ASK_AGAIN_S if self.asking.waiting else FAR
+            self._check_grace(self.kill_at, procs.time_awake())
+        elif self.warn_at is not None and now >= self.warn_at:
+            self._warn(now)
         elif self.limit_at is not None and now >= self.limit_at:
             self._end("time_limit", signal.SIGTERM, self.order["grace_s"])
-        elif self.warn_at is not None and now >= self.warn_at:
-            self.warn_at = None
-            self.warned = heard.message(self.order["warn_signal"])
-            if not self.warned:
-                self._note(f"not warned of its limit: nothing handles {heard.name(self.order['warn_signal'])}")
+
+    def _check_grace(self, kill_at: float, now: float) -> None:
+        if now >= kill_at:
+            self.unheeded = self.unheeded or self._unheeded()
+            self._kill_all()
+            self.kill_at, self.ask_at = now + 0.05, FAR  # again, until all are gone
+        elif now >= self.ask_at and self.asking is not None:
+            self.asking.again()
+            self.ask_at = now + ASK_AGAIN_S if self.asking.waiting else FAR
+
+    def _warn(self, now: float) -> None:
+        self.warn_at = None
+        self.warned = heard.message(self.order["warn_signal"])
+        if not self.warned:
+            self._note(f"not warned of its limit: nothing handles {heard.name(self.order['warn_signal'])}")
+        elif self.limit_at is not None and now >= self.limit_at:  # the machine was suspended until after both
+            self.limit_at = now + min(self.order["warn_s"], LATE_WARNING_S)
 
     def _unheeded(self) -> str:
         signum, since, grace_s = self.ending
         if not self.cause or signum == signal.SIGKILL or grace_s <= 0:
             return ""  # it was never asked
-        return heard.unheeded(signum, min(grace_s, procs.boottime() - since))
+        return heard.unheeded(signum, min(grace_s, procs.time_awake() - since))
 
     def _read_stop(self) -> None:
         stop = records.read(f"{self.directory}/stop")
@@ -334,14 +344,14 @@ class Shim:
             if not self._end(cause, int(stop["signal"]), grace, saves=saves) and saves:
                 self.unsaved = heard.unsaved(int(stop["signal"]))
             return
-        self.kill_at = min(self.kill_at, procs.boottime() + grace)  # a second order may only hasten the end
+        self.kill_at = min(self.kill_at, procs.time_awake() + grace)  # a second order may only hasten the end
         self.ending = (*self.ending[:2], self.kill_at - self.ending[1])
         if cause == "cancelled" and self.cause in ("preempted", ""):
             self.cause = cause  # somebody does not want it back
 
     def _end(self, cause: str, signum: int, grace_s: float, *, saves: bool = False) -> bool:
         """False: nothing of it has a handler for that signal."""
-        now = procs.boottime()
+        now = procs.time_awake()
         self.cause, self.ending = cause, (signum, now, grace_s)
         self.kill_at = now + max(0.0, grace_s)
         self.asking = heard.Asking(signum, self.tasks, saves=saves)
