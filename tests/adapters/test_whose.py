@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rota import sock_diag
 from rota.adapters import connections
 from rota.adapters.backends import inside, procs, zygote
-from rota.adapters.connections import uid_at
+from rota.adapters.connections import peer_attempt, peer_uid, uid_at
 from rota.adapters.processes import is_persons
 
 ATTEMPT = "0123456789ab-1"
@@ -30,12 +34,14 @@ def line(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket
 
 
 def whose(ours: socket.socket) -> int | None:
-    """By both ways of asking the kernel, which must agree."""
-    near, far = ours.getpeername()[:2], ours.getsockname()[:2]
-    found = uid_at(near, far)
-    assert connections._search(near, far) == found
-    assert uid_at(near, far, quick=True) == found
-    return found
+    return uid_at(ours.getpeername()[:2], ours.getsockname()[:2])
+
+
+@pytest.fixture(params=["netlink", "tables"], autouse=True)
+def lookup(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As most kernels answer, and as those do that do not know sock_diag."""
+    if request.param == "tables":
+        monkeypatch.setattr(sock_diag, "_ask", lambda *ends: None)
 
 
 class TestConnections:
@@ -56,6 +62,43 @@ class TestConnections:
         assert uid_at(far, far) is None
         assert uid_at(("uid=0", 0), far) is uid_at(("localhost", near[1]), far) is None
 
+    def test_the_peer_of_a_socket(self, line: tuple[socket.socket, socket.socket]) -> None:
+        caller, ours = line
+        assert peer_uid(ours) == peer_uid(caller) == os.getuid()
+        caller.shutdown(socket.SHUT_WR)
+        assert peer_uid(ours) == os.getuid(), "it has said all, and is there"
+        caller.close()
+        assert peer_uid(ours) is None
+
+    def test_whoever_has_the_same_ends_later_is_not_taken_for_the_peer(self) -> None:
+        """A caller that vanished by a reset frees its port at once, while its request is still with us."""
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            caller = socket.create_connection(listening.getsockname())
+            ours, _ = listening.accept()
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            near = caller.getsockname()
+            caller.close()
+            with ours, socket.create_connection(listening.getsockname(), source_address=near):
+                assert uid_at(near, listening.getsockname()) == os.getuid(), "there is one with these ends"
+                assert peer_uid(ours) is None
+
+    def test_a_listener_is_no_peer(self) -> None:
+        """The kernel names a socket that listens where it finds none that is connected."""
+        with socket.create_server(("127.0.0.1", 0)) as near, socket.create_server(("127.0.0.1", 0)) as far:
+            assert uid_at(near.getsockname(), far.getsockname()) is None
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "", "::1", "::"])
+    def test_who_listens(self, host: str) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as listening:
+            port = listening.getsockname()[1]
+            for at in {"127.0.0.1": ["127.0.0.1"], "": ["127.0.0.1"], "::1": ["::1"], "::": ["::1", "127.0.0.1"]}[host]:
+                found = sock_diag.listening((at, port))
+                assert found is not None, at
+                assert (found.state, found.uid) == (sock_diag.LISTEN, os.getuid())
+                assert found.inode == os.fstat(listening.fileno()).st_ino
+        assert sock_diag.listening(("::1" if ":" in host else "127.0.0.1", port)) is None
+
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to call as another account")
     def test_of_another_account(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -66,6 +109,76 @@ class TestConnections:
                 with ours:
                     assert whose(ours) == 54321
                 caller.kill()
+
+
+@pytest.mark.parametrize("kernel", ["as-it-is", "without-peerpidfd"])
+class TestPeersOfUnixSockets:
+    @pytest.fixture(autouse=True)
+    def kernel(self, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        if kernel == "without-peerpidfd":
+            monkeypatch.setattr(connections, "SO_PEERPIDFD", 9999)
+
+    @pytest.fixture
+    def listening(self, tmp_path: Path) -> Iterator[socket.socket]:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(tmp_path / "s"))
+            made.listen()
+            yield made
+
+    def call(self, listening: socket.socket, **more: Any) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); input()"
+        argv = [sys.executable, "-c", code, listening.getsockname()]
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, **more)
+        return process, listening.accept()[0]
+
+    def test_a_person_and_a_job(self, listening: socket.socket) -> None:
+        for env, attempt in (({}, None), ({procs.MARKER: ATTEMPT}, ATTEMPT)):
+            process, ours = self.call(listening, env=env)
+            with process, ours:
+                assert peer_uid(ours) == os.getuid()
+                assert peer_attempt(ours) == attempt
+                process.communicate(b"\n")
+
+    def test_of_one_that_is_gone_it_cannot_be_told(self, listening: socket.socket) -> None:
+        process, ours = self.call(listening)
+        process.kill()
+        process.communicate()
+        with ours:
+            assert peer_attempt(ours) == inside.UNKNOWN
+
+    def test_no_descriptor_is_left(self, listening: socket.socket) -> None:
+        process, ours = self.call(listening)
+        with process, ours:
+            before = os.listdir("/proc/self/fd")
+            for _ in range(10):
+                peer_attempt(ours)
+            assert len(os.listdir("/proc/self/fd")) == len(before)
+            process.communicate(b"\n")
+
+
+def test_a_number_that_was_given_away_is_not_taken_for_the_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer ends while it is looked at, and what is looked at is somebody else by then."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        process, ours = TestPeersOfUnixSockets().call(listening)
+        with ours:
+            try:
+                os.close(ours.getsockopt(socket.SOL_SOCKET, connections.SO_PEERPIDFD))
+            except OSError:
+                process.kill()
+                process.communicate()
+                return  # this kernel has none, and cannot tell
+
+            def ends_meanwhile(pid: int) -> str | None:
+                process.kill()
+                process.communicate()
+                return None  # its successor is part of no attempt
+
+            monkeypatch.setattr(inside, "attempt_of", ends_meanwhile)
+            assert peer_attempt(ours) == inside.UNKNOWN
 
 
 class TestInside:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -29,7 +30,7 @@ from rota.app import leases as module
 from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, EndLease, Hold, Pause, Rerun, Resume, Submit, Withdraw
 from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Unavailable
-from rota.app.leases import Asked, Leases, NotAlive
+from rota.app.leases import Asked, Caller, Leases, NotAlive
 from rota.app.ports import RunFilter
 from rota.app.service import Service
 from rota.core.check import check
@@ -67,7 +68,7 @@ def leases(house: House) -> Leases:
 
 
 def ask(house: House, process: subprocess.Popen[bytes], gpus: int = 1, key: str = "") -> Asked:
-    return leases(house).ask(ANN, process.pid, gpus, key)
+    return leases(house).ask(Caller(ANN, 0), process.pid, gpus, key)
 
 
 def given(house: House, process: subprocess.Popen[bytes], gpus: int = 1, key: str = "") -> str:
@@ -80,7 +81,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def taken(house: House, who: Principal, pid: int) -> str:
-    return leases(house).ask(who, pid, 0).granted.result(PATIENCE_S).run_id
+    return leases(house).ask(Caller(who, 0), pid, 0).granted.result(PATIENCE_S).run_id
 
 
 def waits(house: House) -> list[Run]:
@@ -131,10 +132,89 @@ def test_no_gpu_at_all_may_be_asked_for(house, person):
 
 
 def test_without_a_caller_the_account_of_the_process_asks(house, person):
-    grant = leases(house).ask(None, person().pid, 1).granted.result(PATIENCE_S)
+    grant = leases(house).ask(Caller(None, 0), person().pid, 1).granted.result(PATIENCE_S)
     assert house.run(grant.run_id).user == ME
-    another = leases(house).ask(None, person(user=54321).pid, 1).granted.result(PATIENCE_S)
+    another = leases(house).ask(Caller(None, 0), person(user=54321).pid, 1).granted.result(PATIENCE_S)
     assert house.run(another.run_id).user == "uid54321"
+
+
+class TestWhose:
+    """A lease is for one's own process: the connection's account must be the process's, or root's."""
+
+    def test_the_account_of_the_connection_decides(self, house, person):
+        theirs = person(user=54321).pid
+        for uid in (0, 54321):
+            grant = leases(house).ask(Caller(None, uid), theirs, 1).granted.result(PATIENCE_S)
+            assert house.run(grant.run_id).user == "uid54321"
+            assert house.run(grant.run_id).spec.holder.asked_by == ("root" if uid == 0 else "uid54321")
+        for caller in (Caller(None, 54322), Caller(ANN, 54322), Caller(ANN, 54322, own_token=True)):
+            for act in (leases(house).ask, leases(house).try_out):
+                with pytest.raises(Forbidden, match="another account's; ask from the account it belongs to"):
+                    act(caller, theirs, 1)
+        assert house.free() == 6, "nothing was taken"
+
+    def test_where_the_kernel_cannot_tell_it_is_refused(self, house, person):
+        """Not guessed: a proxy's connection, or one from another network namespace, may be anybody's."""
+        for who in (None, ANN, ROOT):
+            with pytest.raises(Forbidden, match=r"cannot tell which account .* show a token of the account"):
+                leases(house).ask(Caller(who, None), person().pid, 1)
+
+    def test_a_token_of_the_process_s_own_account_will_do(self, house, person):
+        """Through a proxy the connection is the proxy's, of the account 54322 here."""
+        own, theirs = person().pid, person(user=54321).pid
+        for uid in (None, 54322):
+            assert leases(house).ask(Caller(MYSELF, uid, own_token=True), own, 0).granted.result(PATIENCE_S)
+            for caller in (
+                Caller(MYSELF, uid),  # a name without a token of one's own behind it: the shared one's, say
+                Caller(Principal("bot", Role.AGENT, acts_for=ME), uid, own_token=True),
+                Caller(Principal(ME, Role.VIEWER), uid, own_token=True),
+            ):
+                with pytest.raises(Forbidden):
+                    leases(house).ask(caller, own, 0)
+            with pytest.raises(Forbidden):
+                leases(house).ask(Caller(MYSELF, uid, own_token=True), theirs, 0)
+
+    def test_what_never_ends_is_no_holder(self, house):
+        with pytest.raises(Invalid, match="pid: 1 is the first process of this machine, which never ends"):
+            leases(house).ask(Caller(None, 0), 1, 1)
+        seen = dataclasses.replace(house.parts.processes.look(os.getpid()), kernel=True)
+        with (
+            patch.object(LinuxProcesses, "look", lambda self, pid: seen),
+            pytest.raises(Invalid, match="is a thread of the kernel, which never ends"),
+        ):
+            leases(house).ask(Caller(None, 0), os.getpid(), 1)
+
+    def test_one_account_has_a_bound_of_its_own(self, house, person):
+        """Also on leases without GPUs, which never wait; what is over counts no more, and a restart forgets nothing."""
+        mine, theirs = person().pid, person(user=54321).pid
+
+        def refused() -> None:
+            with pytest.raises(Full, match="ann has 3 leases"):
+                leases(house).ask(Caller(ANN, 0), mine, 0)
+
+        def at_last(gpus: int) -> Asked:
+            """Once the end of an earlier one is known to all."""
+            found: list[Asked] = []
+
+            def room() -> bool:
+                with contextlib.suppress(Full):
+                    found.append(leases(house).ask(Caller(ANN, 0), mine, gpus))
+                return bool(found)
+
+            until(room, "there is room for one more")
+            return found[0]
+
+        with patch.object(module, "MAX_OF_ONE", 3):
+            held = [taken(house, ANN, mine) for _ in range(3)]
+            refused()
+            house.reopen()
+            refused()
+            assert leases(house).ask(Caller(None, 0), theirs, 8).granted.result(PATIENCE_S), "others go on"
+            leases(house).release(ANN, held[0]).result(PATIENCE_S)
+            waiting = at_last(8)
+            refused()
+            waiting.leave()
+            assert at_last(0).granted.result(PATIENCE_S)
 
 
 def test_what_cannot_be_is_refused_in_plain_words(house, person):
@@ -150,13 +230,13 @@ def test_what_cannot_be_is_refused_in_plain_words(house, person):
     with pytest.raises(Invalid, match="key"):
         ask(house, process, 1, "x" * 201)
     with pytest.raises(Forbidden):
-        leases(house).ask(Principal("eve", Role.VIEWER), process.pid, 1).granted.result(PATIENCE_S)
+        leases(house).ask(Caller(Principal("eve", Role.VIEWER), 0), process.pid, 1).granted.result(PATIENCE_S)
     end(process)
     with pytest.raises(NotAlive, match="pid not alive"):
         ask(house, process)
     for pid in (0, -5, 1 << 40):
         with pytest.raises(NotAlive):
-            leases(house).ask(ANN, pid, 1)
+            leases(house).ask(Caller(ANN, 0), pid, 1)
     assert house.rota.view().runs == {}
 
 
@@ -304,7 +384,7 @@ def test_the_same_key_is_the_same_lease_waiting_or_given(house, person):
         ask(house, person(), 2, "k")
     with pytest.raises(Conflict, match="another number"):
         ask(house, process, 3, "k")
-    other = leases(house).ask(BOB, process.pid, 2, "k").granted.result(PATIENCE_S)
+    other = leases(house).ask(Caller(BOB, 0), process.pid, 2, "k").granted.result(PATIENCE_S)
     assert other.run_id != grant.run_id, "another person's key is another key"
 
 
@@ -565,11 +645,12 @@ SERVER = """
 import json, sys, time
 from pathlib import Path
 from rota.app.authz import Principal, Role
+from rota.app.leases import Caller
 from rota.config import Settings
 from rota.main import open_rota
 with open_rota(Settings(Path(sys.argv[1]), simulated=(2, 4))) as rota:
     for pid, gpus in json.loads(sys.argv[2]):
-        asked = rota.leases.ask(Principal("ann", Role.USER), pid, gpus, f"key{pid}")
+        asked = rota.leases.ask(Caller(Principal("ann", Role.USER), 0), pid, gpus, f"key{pid}")
         asked.granted.add_done_callback(lambda done: print(done.result().run_id, flush=True))
     while len(rota.service.view().runs) < 3:  # what is seen there is on disk, the waiting one too
         time.sleep(0.005)
@@ -653,30 +734,30 @@ def test_who_comes_back_as_its_time_runs_out_keeps_what_it_was_told_it_has(house
     holder, process = person(), person()
     given(house, holder, 8)
     with with_deadlines(house) as (made, later):
-        first = made.ask(ANN, process.pid, 8, "k")
+        first = made.ask(Caller(ANN, 0), process.pid, 8, "k")
         until(lambda: waits(house), "it waits")
         first.leave()
         expire = later.acts[-1]
         end(holder)
         until(lambda: not waits(house), "its turn has come, and nobody is there")
         settled(house)
-        grant = made.ask(ANN, process.pid, 8, "k").granted.result(PATIENCE_S)
+        grant = made.ask(Caller(ANN, 0), process.pid, 8, "k").granted.result(PATIENCE_S)
         expire()  # was on its way already
         settled(house)
         assert house.run(grant.run_id).attempt.stop is None
-        assert made.ask(ANN, process.pid, 8, "k").granted.result(PATIENCE_S) == grant
+        assert made.ask(Caller(ANN, 0), process.pid, 8, "k").granted.result(PATIENCE_S) == grant
 
 
 def test_who_comes_back_too_late_begins_anew(house, person):
     holder, process = person(), person()
     given(house, holder, 8)
     with with_deadlines(house) as (made, later):
-        first = made.ask(ANN, process.pid, 8, "k")
+        first = made.ask(Caller(ANN, 0), process.pid, 8, "k")
         (old,) = until(lambda: waits(house), "it waits")
         first.leave()
         with house.occupied():
             later.acts[-1]()  # its withdrawal is sent, and not yet done
-            again = made.ask(ANN, process.pid, 8, "k")
+            again = made.ask(Caller(ANN, 0), process.pid, 8, "k")
         assert house.wait(old.id).state is S.CANCELLED
         end(holder)
         assert again.granted.result(PATIENCE_S).run_id != old.id
@@ -721,19 +802,19 @@ def test_a_server_starts_and_works_where_no_process_can_be_watched(house, person
 
 def test_trying_out_takes_nothing(house, person):
     process = person()
-    run = leases(house).try_out(ANN, process.pid, 3, "k").result(PATIENCE_S)
+    run = leases(house).try_out(Caller(ANN, 0), process.pid, 3, "k").result(PATIENCE_S)
     assert (run.state, run.user, run.spec.request.gpus) == (S.QUEUED, "ann", 3)
     assert house.rota.view().runs == {}
     grant = ask(house, process, 3, "k").granted.result(PATIENCE_S)
-    assert leases(house).try_out(ANN, process.pid, 3, "k").result(PATIENCE_S).id == grant.run_id
+    assert leases(house).try_out(Caller(ANN, 0), process.pid, 3, "k").result(PATIENCE_S).id == grant.run_id
     with pytest.raises(Conflict, match="another number"):
-        leases(house).try_out(ANN, process.pid, 4, "k")
+        leases(house).try_out(Caller(ANN, 0), process.pid, 4, "k")
     with pytest.raises(Invalid):
-        leases(house).try_out(ANN, process.pid, 9)
+        leases(house).try_out(Caller(ANN, 0), process.pid, 9)
     with pytest.raises(Forbidden):
-        leases(house).try_out(Principal("eve", Role.VIEWER), process.pid, 1).result(PATIENCE_S)
+        leases(house).try_out(Caller(Principal("eve", Role.VIEWER), 0), process.pid, 1).result(PATIENCE_S)
     with pytest.raises(NotAlive):
-        leases(house).try_out(ANN, 0, 1)
+        leases(house).try_out(Caller(ANN, 0), 0, 1)
 
 
 # -- everything at once ------------------------------------------------------------------------------------------------

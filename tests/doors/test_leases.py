@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rota.adapters.backends import procs
 from tests.app.house import PATIENCE_S, Gate, alive, until
 from tests.doors.server import Answer, Server, curl, parse
 
@@ -296,17 +297,130 @@ def test_flat_numbers_over_two_nodes(make_server: Callable[..., Server]) -> None
 
 
 # -- whose ----------------------------------------------------------------------------------------------------------
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to start a process of another account")
-def test_a_process_of_somebody_else(desk: Desk) -> None:
-    theirs = subprocess.Popen(["sleep", "100000"], user=NOBODY, group=NOBODY, extra_groups=[])
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def through_to(directory: Path, name: str, stack: ExitStack) -> str:
+    """A path by which another account reaches a file in this directory, as it would in a shared server's, though it may
+    not look into those above."""
+    os.chmod(directory, 0o711)  # noqa: S103 - as said
+    number = os.open(directory, os.O_PATH)
+    stack.callback(os.close, number)
+    os.set_inheritable(number, True)
+    return f"/proc/self/fd/{number}/{name}"
+
+
+@contextmanager
+def sleeping(uid: int) -> Iterator[int]:
+    """A process of this account; its pid."""
+    process = subprocess.Popen(["sleep", "100000"], user=uid, group=uid, extra_groups=[])
     try:
-        given = desk.acquire({"pid": theirs.pid, "num_gpus": 1}).ok()
-        mine = desk.of(theirs.pid)
-        assert (mine["id"], mine["user"]) == (given["job_id"], "nobody")
+        yield process.pid
     finally:
-        theirs.kill()
-        theirs.wait()
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to start a process of another account")
+def test_root_leases_for_a_process_of_somebody_else(desk: Desk) -> None:
+    """As under sudo. The lease is its process's owner's; that root asked for it is told."""
+    with sleeping(NOBODY) as theirs:
+        given = desk.acquire({"pid": theirs, "num_gpus": 1}).ok()
+        mine = desk.of(theirs)
+        assert (mine["id"], mine["user"]) == (given["job_id"], "nobody")
+        run = desk.server.get(f"/runs/{given['job_id']}").ok()
+        assert (run["user"], run["lease"]) == ("nobody", {"pid": theirs, "asked_by": "root"})
+        assert asked_in_events(desk.server, given["job_id"]) == "root"
     until(lambda: desk.free() == 4, "it ended with its process")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to call as another account")
+@pytest.mark.parametrize("tokens", [False, True], ids=["open", "with-tokens"])
+def test_nobody_leases_for_a_process_that_is_not_theirs(
+    make_server: Callable[..., Server], tokens: bool, stack: ExitStack
+) -> None:
+    """By no way in: the connection's account, as the kernel tells it, must be the process's."""
+    server = make_server(nodes=1, gpus=4, env={"ROTA_SHARED_TOKEN": "shared-secret"} if tokens else {})
+    server.token = "shared-secret" if tokens else None
+    bens = server.post("/tokens", {"user": "ben", "role": "user"}).ok()["token"] if tokens else ""
+    socket = ["--unix-socket", through_to(server.data, "rota.sock", stack), "http://localhost/acquire"]
+    ways: list[list[str]] = [[f"{server.lease_url}/acquire"], socket]
+    if tokens:
+        ways += [["-H", f"X-Auth-Token: {token}", f"{server.url}/acquire"] for token in (bens, "shared-secret")]
+    else:
+        ways += [[f"{server.url}/acquire"]]
+    with sleeping(54321) as somebodys, sleeping(NOBODY) as own:
+        for way in ways:
+            for pid in (os.getpid(), somebodys):
+                for query in ("", "?dry_run=true"):
+                    refused = as_nobody(way[-1] + query, {"pid": pid, "num_gpus": 4}, *way[:-1])
+                    assert (refused.status, list(refused.json)) == (403, ["error"]), (way, refused.body)
+                    assert "account it belongs to" in refused.json["error"]
+            assert server.get("/status").ok()["gpus_allocated"] == []
+            given = as_nobody(way[-1], {"pid": own, "num_gpus": 1}, *way[:-1]).ok()
+            run = server.get(f"/runs/{given['job_id']}").ok()
+            assert run["lease"] == {"pid": own, "asked_by": "nobody"}
+            server.post("/release", {"job_id": given["job_id"]}).ok()
+            until(lambda: server.get("/status").ok()["gpus_allocated"] == [], "it is given back")
+
+
+def test_what_never_ends_gets_no_lease(quiet: Desk) -> None:
+    """The first process, and the kernel's own threads, not even for root."""
+    for pid in (1, *kernel_threads()[:2]):
+        for lease in (True, False):
+            refused = quiet.server.post("/acquire", {"pid": pid, "num_gpus": 1}, lease=lease)
+            assert (refused.status, list(refused.json)) == (400, ["error"]), refused.body
+            assert refused.json["error"].startswith(f"pid: {pid} is ")
+    assert quiet.status()["gpus_allocated"] == []
+
+
+def kernel_threads() -> list[int]:
+    """None inside a container, where they cannot be seen."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if procs.is_kernel_thread(pid)]
+
+
+def asked_in_events(server: Server, run_id: str) -> str:
+    """Who submitted it, by the stream of events."""
+    argv = ["curl", "-sS", "-N", "--max-time", str(PATIENCE_S), f"{server.url}/events?after=0"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as stream:
+        assert stream.stdout is not None
+        told = (json.loads(line[5:]) for line in stream.stdout if line.startswith(b"data:"))
+        found = next(one["by"] for one in told if one["type"] == "RunSubmitted" and one["run_id"] == run_id)
+        stream.kill()
+    return str(found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to call as another account")
+@pytest.mark.parametrize("tokens", [False, True], ids=["open", "with-tokens"])
+def test_command_lines_are_told_to_their_owners(make_server: Callable[..., Server], tokens: bool) -> None:
+    """Of running, waiting and ended ones, at either port; root, who is an admin, is told all."""
+    server = make_server(nodes=1, gpus=2, env={"ROTA_SHARED_TOKEN": "shared-secret"} if tokens else {})
+    server.token = "shared-secret" if tokens else None
+    ended = server.submit("true --password=secret", user="nobody" if tokens else "root")
+    server.in_state(ended, "completed", "failed")
+    running, waiting = server.sleeper(2, user="root"), server.sleeper(2, user="root")
+    server.in_state(running, "running")
+    with sleeping(NOBODY) as pid:
+        own = as_nobody(f"{server.lease_url}/acquire", {"pid": pid, "num_gpus": 0}).ok()["job_id"]
+        readers: dict[str, list[str]] = {server.lease_url: []}
+        if tokens:
+            bens = server.post("/tokens", {"user": "ben", "role": "user"}).ok()["token"]
+            readers[server.url] = ["-H", f"X-Auth-Token: {bens}"]
+        for url, options in readers.items():
+            seen = {job["id"]: job for job in as_nobody(f"{url}/jobs", None, *options).ok()}
+            assert set(seen) == {ended, running, waiting, own}
+            bare = ["gpus", "id", "num_gpus", "pid", "status", "user"]
+            theirs = {own} | ({ended} if tokens else set()) if url == server.lease_url else set()
+            for job_id, job in seen.items():
+                assert sorted(job) == (sorted([*bare, "cmd"]) if job_id in theirs else bare), job
+        for lease in (True, False):
+            server.token = "shared-secret" if tokens and not lease else None
+            assert all("cmd" in job for job in server.get("/jobs", lease=lease).ok())
+        server.token = "shared-secret" if tokens else None
 
 
 def test_giving_back(desk: Desk) -> None:
@@ -350,9 +464,19 @@ def test_only_its_owner_gives_a_lease_back(desk: Desk) -> None:
     assert desk.server.post("/release", {"job_id": mine}, lease=True).ok() == {"released": True}
 
 
-def as_nobody(url: str, body: Any) -> Answer:
-    argv = ["curl", "-sS", "-i", "--max-time", str(PATIENCE_S), "-d", json.dumps(body), url]
-    done = subprocess.run(argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdout=subprocess.PIPE, check=True)
+def as_nobody(url: str, body: Any = None, *options: str) -> Answer:
+    content = [] if body is None else ["-d", json.dumps(body)]
+    argv = ["curl", "-sS", "-i", "--max-time", str(PATIENCE_S), *options, *content, url]
+    done = subprocess.run(
+        argv,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        stdout=subprocess.PIPE,
+        check=True,
+        close_fds=False,
+    )
     return parse(done.stdout)
 
 

@@ -1,95 +1,71 @@
-"""Whose connection is it? The kernel says, for those that come from this machine.
+"""The account and the process at the other end of a connection, as far as the kernel knows them.
 
-It is asked for the one socket by netlink (sock_diag), which costs the same however many sockets there are. Where that
-does not answer, the table of all of them in /proc is read through.
+On a unix socket the kernel noted both when the peer connected. The number of a process can be another's by the time it
+is looked at, so the peer is held by a pidfd meanwhile (SO_PEERPIDFD, Linux 6.5 and later; older kernels have none, and
+there the number is all there is). Of a TCP connection from this machine the account is in the kernel's table of
+sockets.
 """
 
 from __future__ import annotations
 
-import ipaddress
+import os
 import socket
 import struct
 
-TABLES = {4: "/proc/net/tcp", 6: "/proc/net/tcp6"}
-MAPPED = "::ffff:"
+from rota import sock_diag
+from rota.adapters.backends import inside
 
-NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
-HEADER, REQUEST, ENDS, REST = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("!HH16s16s"), "=III"
-ANY = 0xFFFFFFFF  # of states; as a cookie: none
-ANSWER = struct.Struct("=BBBB48s5I")  # inet_diag_msg: family, state, timer, retransmits, ends, ..., uid, inode
+SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h; Python has no name for it yet
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_OPEN = (sock_diag.ESTABLISHED, sock_diag.CLOSE_WAIT)
 
 
 def uid_at(near: tuple[str, int], far: tuple[str, int], *, quick: bool = False) -> int | None:
     """The account behind the socket that is connected from `near` to `far`. None also for one that its process has
-    closed: the kernel shows such a socket as root's, whosever it was. `quick` does not read the table, whose length
+    closed: the table shows such a socket as root's, whosever it was. `quick` does not read the table, whose length
     others decide."""
-    found = _ask(near, far)
-    return found if found is not None or quick else _search(near, far)
+    found = sock_diag.connected(near, far, quick=quick)
+    return found.uid if found is not None and found.inode else None
 
 
-def _ask(near: tuple[str, int], far: tuple[str, int]) -> int | None:
-    addresses = [_address(address) for address, _ in (near, far)]
-    if None in addresses or len({len(one or b"") for one in addresses}) > 1:
-        return None
-    family = socket.AF_INET if len(addresses[0] or b"") == 4 else socket.AF_INET6
-    ends = ENDS.pack(near[1], far[1], addresses[0], addresses[1])
-    request = REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, ANY) + ends + struct.pack(REST, 0, ANY, ANY)
+def peer_uid(link: socket.socket, *, quick: bool = False) -> int | None:
+    """The account at the other end; None = the kernel cannot tell, for it is on another machine, in another network
+    namespace, or gone. `quick`: see above."""
+    if link.family == socket.AF_UNIX:
+        return _credentials(link)[1]
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-            kernel.send(HEADER.pack(HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0) + request)
-            answer = kernel.recv(8192, socket.MSG_DONTWAIT)  # it is there when `send` returns
-    except OSError:  # this kernel does not answer such questions, or not just now
+        near, far = link.getpeername()[:2], link.getsockname()[:2]
+        uid = uid_at(near, far, quick=quick)
+        # Still connected after the look: so nobody else can have had this pair of ends when it was made.
+        still = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _OPEN
+    except OSError:  # it was closed on us
         return None
-    if len(answer) < HEADER.size + ANSWER.size or HEADER.unpack_from(answer)[1] != SOCK_DIAG_BY_FAMILY:
-        return None
-    _, _, _, _, found, _, _, _, uid, inode = ANSWER.unpack_from(answer, HEADER.size)
-    # where there is no such connection, the kernel may name one who listens at `near`
-    return uid if inode and found[:4] == ends[:4] else None
+    return uid if still else None
 
 
-def _address(text: str) -> bytes | None:
+def peer_attempt(link: socket.socket) -> str | None:
+    """The attempt that the process at the other end of a unix socket is part of; None = of none; "" = it cannot be told
+    of which, or the process is gone."""
+    pid = _credentials(link)[0]
     try:
-        found = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(found, ipaddress.IPv6Address):
-        found = found.ipv4_mapped or found
-    return found.packed
-
-
-def _search(near: tuple[str, int], far: tuple[str, int]) -> int | None:
-    for version, table in TABLES.items():
-        ends = [_end(address, port, version) for address, port in (near, far)]
-        if all(ends):
-            found = _look(table, [end.encode() for end in ends])
-            if found is not None:
-                return found
-    return None
-
-
-def _look(table: str, ends: list[bytes]) -> int | None:
+        pidfd = link.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except ProcessLookupError:
+        return inside.UNKNOWN
+    except OSError:  # a kernel without it
+        return inside.attempt_of(pid)
     try:
-        with open(table, "rb") as file:
-            for line in file:
-                words = line.split()  # sl local remote state queues timer retransmits uid timeout inode
-                if words[1:3] == ends and words[9] != b"0":
-                    return int(words[7])
-    except OSError:
-        pass
-    return None
+        found = inside.attempt_of(pid)
+        return found if _pid_of(pidfd) == pid else inside.UNKNOWN
+    finally:
+        os.close(pidfd)
 
 
-def _end(address: str, port: int, version: int) -> str:
-    """As the table writes it: words of the address in this machine's order. "" = it has no place in this table."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-        if isinstance(found, ipaddress.IPv6Address) and version == 4:
-            found = found.ipv4_mapped or found
-        elif isinstance(found, ipaddress.IPv4Address) and version == 6:
-            found = ipaddress.ip_address(MAPPED + str(found))
-    except ValueError:
-        return ""
-    if found.version != version:
-        return ""
-    words = struct.unpack(f"={len(found.packed) // 4}I", found.packed)
-    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"
+def _credentials(link: socket.socket) -> tuple[int, int]:
+    pid, uid, _ = _CREDENTIALS.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid
+
+
+def _pid_of(pidfd: int) -> int:
+    """-1 once the process has ended and was waited for: from then on its number may be another's."""
+    with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
+        return int(file.read().partition(b"\nPid:")[2].split(maxsplit=1)[0])

@@ -12,6 +12,7 @@ import logging
 import os
 import pwd
 import select
+import socket
 import threading
 import time
 from collections import deque
@@ -61,17 +62,24 @@ class LinuxProcesses:
         # a thread of a process has a directory too, but is not the process
         if start is None or facts is None or facts.get("Tgid") != str(pid):
             return None
-        uid = int(facts["Uid"].split()[0])
+        uid = int(facts["Uid"].split()[0])  # the real one: who runs a setuid program may signal it, and so owns it here
+        kernel = procs.is_kernel_thread(pid)
         command, where = _command(pid) or (facts.get("Name") or f"pid {pid}",), _directory(pid)
         if procs.start_time(pid) != start:  # it ended meanwhile: what was read may be another's
             return None
-        return Seen(Holder(pid, start, self._boot_id, uid), uid, _account(uid), command, where)
+        return Seen(Holder(pid, start, self._boot_id, uid), uid, _account(uid), command, where, kernel)
 
     def attempt_of(self, pid: int) -> str | None:
         return inside.attempt_of(pid)
 
-    def uid_at(self, near: tuple[str, int], far: tuple[str, int], *, quick: bool = False) -> int | None:
-        return connections.uid_at(near, far, quick=quick)
+    def account(self, uid: int) -> str:
+        return _account(uid)
+
+    def peer_uid(self, link: socket.socket, *, quick: bool = False) -> int | None:
+        return connections.peer_uid(link, quick=quick)
+
+    def peer_attempt(self, link: socket.socket) -> str | None:
+        return connections.peer_attempt(link)
 
     def alive(self, holder: Holder) -> bool:
         return holder.boot_id == self._boot_id and procs.start_time(holder.pid) == holder.start_ticks

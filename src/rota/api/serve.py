@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import socket
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -232,21 +231,14 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
         seats = house.connections
         patience = Patience.of(house.settings.request_seconds)
 
-        def _is_job(self, pid: int) -> bool:
-            return house.processes.attempt_of(pid) is not None
+        def _is_job(self, link: socket.socket) -> bool:
+            return house.processes.peer_attempt(link) is not None
 
-        def _account(self) -> int | None:
-            assert self.client is not None
-            assert self.server is not None
-            return house.processes.uid_at(self.client, (self.server[0], self.server[1] or 0), quick=True)
+        def _peer_uid(self, *, quick: bool = False) -> int | None:
+            link = self.transport.get_extra_info("socket")
+            return house.processes.peer_uid(link, quick=quick) if link is not None else None
 
     return Connection
-
-
-def _credentials(peer: Any) -> tuple[int, int]:
-    """The pid and the account on the other end of a unix socket."""
-    pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return pid, uid
 
 
 class _Connection(HttpToolsProtocol):
@@ -267,7 +259,7 @@ class _Connection(HttpToolsProtocol):
         self._patience: asyncio.TimerHandle | None = None
         self._seat: Seat | None = None
         peer = transport.get_extra_info("socket")
-        pid, uid = _credentials(peer) if peer.family == socket.AF_UNIX else (0, None)
+        uid = self._peer_uid() if peer.family == socket.AF_UNIX else None
         try:
             self._seat = self.seats.admit(self._party(uid), peer.fileno(), transport.abort)
         except Refusal as refusal:
@@ -276,7 +268,7 @@ class _Connection(HttpToolsProtocol):
         if uid is not None:
             # A job has an account, of its person or of this server, but not that one's powers here: an agent's run is
             # the agent's, who is no more than its role. So a job is not known by its account and needs a token.
-            self.client = (f"{'job' if self._is_job(pid) else 'uid'}={uid}", 0)
+            self.client = (f"{'job' if self._is_job(peer) else 'uid'}={uid}", 0)
         self._patience = self.loop.call_later(self.patience.first_byte_s, self._impatient)
 
     def _party(self, uid: int | None) -> str:
@@ -284,7 +276,7 @@ class _Connection(HttpToolsProtocol):
         if uid is None and self.client is not None and self.server is not None:
             if not is_here(self.client[0], self.server[0]):
                 return network(self.client[0])
-            uid = self._account()
+            uid = self._peer_uid(quick=True)
         if uid is not None:
             return account(uid)
         return self.client[0] if self.client is not None else ""  # "" = it has gone already
@@ -297,11 +289,11 @@ class _Connection(HttpToolsProtocol):
         self.transport.write(refusal.answer())
         self.transport.close()
 
-    def _account(self) -> int | None:
-        return None
+    def _peer_uid(self, *, quick: bool = False) -> int | None:
+        return None  # nobody here can tell
 
-    def _is_job(self, pid: int) -> bool:
-        return True  # nobody here can tell: then nobody is known by the socket
+    def _is_job(self, link: socket.socket) -> bool:
+        return True  # nor that: then nobody is known by the socket
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._calm()
@@ -332,6 +324,7 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._calm()
         self.scope["rota.hang_up"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
         self._head, self._body, self._in_body = 0, 0, True
         super().on_headers_complete()
         if self.cycle is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from threading import RLock
 
 from rota.app.authz import Principal, Role
 from rota.app.commands import EndLease, Submit, Withdraw
-from rota.app.errors import Conflict, Full, Invalid, NotFound, Refused, Unavailable
+from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Refused, Unavailable
 from rota.app.ports import Processes, Seen, StoreError
 from rota.app.problems import made_visible
 from rota.app.service import Service
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 HOUSE = Principal("rota", Role.ADMIN)
 KEY = "lease_key"  # the label that keeps the key
 MAX_WAITERS = 10_000
+MAX_OF_ONE = 1_000  # leases of one owner, asked for and held: also those without GPUs cost memory and descriptors
+ROOT = 0
+FIRST_PROCESS = 1
 MAX_KEY = 200
 REJOIN_S = 10.0  # after a start: for clients of the last server to come back
 LINGER_S = 1.0  # after a client with a key left: it may have lost only its connection
@@ -47,6 +51,15 @@ class NotAlive(Refused):
     """There is no such process, or there is none any more."""
 
     code = "not_alive"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who asks for a lease, by what is known of them."""
+
+    who: Principal | None  # None = nobody is known: the lease is for the account of the process itself
+    uid: int | None  # the account at the other end of the connection; None = the kernel cannot tell
+    own_token: bool = False  # `who` showed a token of their own: their name is then as good as their account
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,7 @@ class Leases:
         self._by_run: dict[str, _Lease] = {}
         self._by_key: dict[tuple[str, str], _Lease] = {}
         self._waiters = 0
+        self._of_owner: Counter[str] = Counter()  # leases that are not over
         self._closed = False
 
     def open(self) -> None:
@@ -108,12 +122,12 @@ class Leases:
             _refuse(future, Unavailable("the server is stopping; ask the next one with the same key"))
 
     def ask(
-        self, who: Principal | None, pid: int, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
+        self, caller: Caller, pid: int, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
     ) -> Asked:
-        """GPUs for this process. `who` is the caller where one is known, else the process's own account asks. What only
-        the queue can know (that it is full, that the share is used up) comes out of `granted`. `name` and `argv` say
-        what the process will be, where it only waits in order to become something else."""
-        who, seen = self._look(who, pid, gpus, key)
+        """GPUs for this process, which must be the caller's own. What only the queue can know (that it is full, that
+        the share is used up) comes out of `granted`. `name` and `argv` say what the process will be, where it only
+        waits in order to become something else."""
+        who, seen = self._look(caller, pid, gpus, key)
         spec = self._spec(who, seen, gpus, key, name, argv)
         future: Future[Grant] = Future()
         with self._lock:
@@ -130,10 +144,10 @@ class Leases:
         return Asked(future, lambda: self._leave(lease, future))
 
     def try_out(
-        self, who: Principal | None, pid: int, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
+        self, caller: Caller, pid: int, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
     ) -> Future[Run]:
         """The run that asking would make, or has made under this key; or the refusal. Nothing is taken."""
-        who, seen = self._look(who, pid, gpus, key)
+        who, seen = self._look(caller, pid, gpus, key)
         with self._lock:
             lease = self._known(who, seen, gpus, key)
             known = lease.run_id if lease is not None else ""
@@ -148,13 +162,21 @@ class Leases:
         return self._service.send(who, EndLease(run_id))
 
     # -- asking -----------------------------------------------------------------------------------------------------
-    def _look(self, who: Principal | None, pid: int, gpus: int, key: str) -> tuple[Principal, Seen]:
-        """Who asks for which process."""
+    def _look(self, caller: Caller, pid: int, gpus: int, key: str) -> tuple[Principal, Seen]:
+        """Who asks for which process. What is checked and what is leased are one look: its number, its start time and
+        its account were read together."""
         seen = self._processes.look(pid)
         if seen is None:
             raise NotAlive("pid not alive", "pid")
+        _must_be_leasable(seen)
+        _must_be_own(caller, seen)
         self._must_fit(gpus, key)
-        return who or Principal(seen.user, Role.USER), seen
+        asked_by = "" if caller.uid is None else self._processes.account(caller.uid)
+        seen = replace(seen, holder=replace(seen.holder, asked_by=asked_by))
+        if caller.who is not None:
+            return caller.who, seen
+        # root asks for somebody: the lease is that one's, and the ledger says who asked
+        return Principal(asked_by or seen.user, Role.USER, acts_for=seen.user if asked_by != seen.user else ""), seen
 
     def _known(self, who: Principal, seen: Seen, gpus: int, key: str) -> _Lease | None:
         """With the lock held: the lease of this key. Refuses who asks for something else, and one too many."""
@@ -164,6 +186,8 @@ class Leases:
         if lease is None:
             if self._waiters >= MAX_WAITERS:
                 raise Full(f"{MAX_WAITERS} requests are waiting already; try again later")
+            if self._of_owner[who.owner] >= MAX_OF_ONE:
+                raise Full(f"{who.owner} has {MAX_OF_ONE} leases, held or waited for, and may not have more at a time")
         elif (lease.holder, lease.gpus) != (seen.holder, gpus):
             raise Conflict(f"key: {key!r} is another process's, or was used for another number of GPUs", "key")
         return lease
@@ -194,8 +218,9 @@ class Leases:
         )
 
     def _may_end(self, owner: str, seen: Seen) -> bool:
-        """May a cancel of the lease end its process? Anybody may name any process here, so only one that has the
-        account of the lease's owner, and is no part of a run of somebody else (where all runs have one account)."""
+        """May a cancel of the lease end its process? Root may name any process, and a token any of the caller's own, so
+        only one that has the account of the lease's owner, and is no part of a run of somebody else (where all runs
+        have one account)."""
         if seen.user != owner:
             return False
         attempt = self._processes.attempt_of(seen.holder.pid)
@@ -210,6 +235,7 @@ class Leases:
         assert spec.holder is not None
         lease = _Lease(who.owner, spec.holder, spec.request.gpus, key)
         self._watch(lease)
+        self._of_owner[lease.owner] += 1
         if key:
             self._by_key[lease.owner, key] = lease
         return lease
@@ -313,6 +339,10 @@ class Leases:
 
     def _over(self, lease: _Lease, error: Refused) -> None:
         with self._lock:
+            if lease.over is None:
+                self._of_owner[lease.owner] -= 1
+                if not self._of_owner[lease.owner]:
+                    del self._of_owner[lease.owner]
             futures, lease.waiting, lease.over = lease.waiting, [], error
             self._let_go(lease)
             _call_off(lease)
@@ -358,6 +388,7 @@ class Leases:
         lease = _Lease(run.user, holder, run.spec.request.gpus, key, run.id)
         with self._lock:
             self._by_run[run.id] = lease
+            self._of_owner[lease.owner] += 1
             if key:
                 self._by_key[lease.owner, key] = lease
             if run.state in WAITING:
@@ -378,6 +409,34 @@ class Leases:
             except Unavailable as error:
                 log.warning("lease %s: %s; trying again", lease.run_id, error)
                 self._after(WATCH_AGAIN_S, lambda: self._watch_when_possible(lease))
+
+
+def _must_be_leasable(seen: Seen) -> None:
+    """A lease lasts as long as its process: what never ends would hold GPUs for ever."""
+    pid = seen.holder.pid
+    if pid == FIRST_PROCESS or seen.kernel:
+        what = "a thread of the kernel" if seen.kernel else "the first process of this machine"
+        raise Invalid(f"pid: {pid} is {what}, which never ends; name the process that is to use the GPUs", "pid")
+
+
+def _must_be_own(caller: Caller, seen: Seen) -> None:
+    """A lease is paid for by its owner's share and ends with its process, so only the account of that process asks for
+    it, or root, as the kernel tells of the connection; or, where a connection says little (it comes through a proxy),
+    a person whose own token names the same account. An agent's name is nobody's account."""
+    if caller.uid in (seen.uid, ROOT):
+        return
+    person = caller.who if caller.own_token else None
+    if person is not None and person.role in (Role.ADMIN, Role.USER) and person.name == seen.user:
+        return
+    pid = seen.holder.pid
+    if caller.uid is None:
+        raise Forbidden(
+            f"the kernel cannot tell which account this call is from (it came through a proxy, out of a container or "
+            f"from another machine), so process {pid} cannot be taken for yours; call the lease port or the unix "
+            "socket on this machine itself, or show a token of the account the process belongs to",
+            "pid",
+        )
+    raise Forbidden(f"process {pid} is another account's; ask from the account it belongs to, or as root", "pid")
 
 
 def _call_off(lease: _Lease) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -158,6 +159,7 @@ class Seen:
     user: str  # the account's name, or uid<N>
     command: tuple[str, ...]  # its argv, as far as it may be read
     workdir: str = "/"  # its own, where that may be read
+    kernel: bool = False  # a thread of the kernel, which has no owner and no end
 
 
 class Processes(Protocol):
@@ -173,9 +175,15 @@ class Processes(Protocol):
     def attempt_of(self, pid: int) -> str | None:
         """The attempt that a process is part of; "" = it cannot be told of which, or it is gone; None = of none."""
 
-    def uid_at(self, near: tuple[str, int], far: tuple[str, int], *, quick: bool = False) -> int | None:
-        """Whose socket of this machine is connected from `near` to `far`; None = it is not to be found. `quick`: in a
-        time that does not depend on how many sockets there are, or not at all."""
+    def account(self, uid: int) -> str:
+        """Its name, or uid<N>."""
+
+    def peer_uid(self, link: socket.socket, *, quick: bool = False) -> int | None:
+        """The account at the other end of a connection; None = the kernel cannot tell. `quick`: in a time that does not
+        depend on how many sockets there are, or not at all."""
+
+    def peer_attempt(self, link: socket.socket) -> str | None:
+        """The same as `attempt_of`, for the process at the other end of a unix socket."""
 
 
 class Space(Protocol):

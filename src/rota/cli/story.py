@@ -76,6 +76,7 @@ def _facts(run: Run, full: bool, eta: Eta | None) -> list[tuple[str, object]]:
         ("state", state(run.status) + (f": {run.error or run.why}" if run.error or run.why else "")),
         ("exit code", run.exit_code),
         ("user", run.user),
+        ("lease of", _lease(raw.get("lease"))),
         ("command", run.command if full else told(run)),
         ("directory", run.workdir),
         ("GPUs", f"{run.gpu_count}" + (f" on {gpus(run.gpus)}" if run.gpus else "") + _simulated(run)),
@@ -100,6 +101,12 @@ def _facts(run: Run, full: bool, eta: Eta | None) -> list[tuple[str, object]]:
         ("", eta and bound(eta)),
         ("hint", run.hint),
     ]
+
+
+def _lease(told: object) -> str:
+    if not isinstance(told, Mapping):
+        return ""
+    return f"process {told.get('pid')}" + (f", asked for by {told['asked_by']}" if told.get("asked_by") else "")
 
 
 def _simulated(run: Run) -> str:

@@ -111,6 +111,8 @@ class Holder:
     # the account whose process it was when it was leased, if the lease's owner may end it; -1 = nobody ends it by a
     # cancel. No part of who it is: a process can change its account
     uid: int = field(default=-1, compare=False)
+    # the account that asked for the lease, by name: root may ask for anybody's process; "" = it is not known
+    asked_by: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

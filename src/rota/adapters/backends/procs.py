@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MARKER = "ROTA_ATTEMPT_ID"
 PF_FORKNOEXEC = 0x40  # in field 9 of /proc/<pid>/stat: "forked but didn't exec"
+PF_KTHREAD = 0x00200000  # in the same field: a thread of the kernel
 MAX_PROC_READ = (
     1 << 20
 )  # an environment can be larger (up to the stack limit); the marker is looked for in all of it, piecewise
@@ -43,6 +44,11 @@ def start_time(pid: int | str) -> int | None:
     if stat is None or (stat[0] in (b"Z", b"X") and int(stat[17]) <= 1):
         return None
     return int(stat[19])
+
+
+def is_kernel_thread(pid: int) -> bool:
+    stat = _stat(pid)
+    return stat is not None and bool(int(stat[6]) & PF_KTHREAD)
 
 
 def parent(pid: int) -> int | None:

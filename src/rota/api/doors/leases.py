@@ -1,8 +1,8 @@
 """The lease door: GPUs for a process that is there already, for as long as it lives.
 
-The same routes stand in the main application and, for clients that send no token, on a port of their own. There nobody
-is known: a lease belongs to the account of the process it is for, and is given back by a caller of that account (or
-root), as the kernel's table of connections shows. Errors are `{"error": "text"}`.
+The same routes stand in the main application and, for clients that send no token, on a port of their own. There a
+lease belongs to the account of the process it is for, and is taken and given back by a caller of that account (or
+root), as the kernel tells of the connection. Errors are `{"error": "text"}`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rota.api.render.lease import Leased, lease
 from rota.app.authz import Principal, Role
 from rota.app.commands import EndLease
 from rota.app.errors import Conflict, Forbidden, Invalid, NotFound, Refused
-from rota.app.leases import Asked, NotAlive
+from rota.app.leases import ROOT, Asked, Caller, NotAlive
 from rota.app.ports import RunFilter, StoreError
 from rota.core.flat import Flat
 from rota.core.run import ENDED, Run, RunState
@@ -43,8 +43,8 @@ router = APIRouter(tags=["leases"])
 
 SERVICE = "local-gpu-scheduler"  # the name by which clients of this field know such a door
 NOBODY = ("pid", "open")  # how a caller is known of whom nothing is
+OWN_TOKEN = ("token", "cookie")  # how one is known who showed a token of their own, not one that others have too
 ENDED_SHOWN = 100
-ROOT = 0
 CODES: dict[type[Refused], int] = {**STATUS, Invalid: 400, NotAlive: 200}
 
 
@@ -133,7 +133,15 @@ async def status(request: Request) -> Response:
 @in_this_doors_shape
 async def jobs(request: Request) -> Response:
     """What runs, what waits in its order, and the newest that have ended."""
-    return await run_in_threadpool(_jobs, request.app.state.house, request.scope["rota.who"])
+    house: House = request.app.state.house
+    return await run_in_threadpool(_jobs, house, _reader(house, request.scope))
+
+
+def _reader(house: House, scope: Mapping[str, Any]) -> Principal:
+    """Who looks. At the port without tokens it is the account of the connection, as on the unix socket."""
+    uid = _uid(scope) if scope["rota.by"] == "pid" else None
+    known: Principal = scope["rota.who"] if uid is None else house.gate.peer(uid)
+    return known
 
 
 def _jobs(house: House, who: Principal) -> Json:
@@ -141,7 +149,8 @@ def _jobs(house: House, who: Principal) -> Json:
     flat = Flat(view.nodes.values())
     ended = house.service.runs(RunFilter(states=ENDED, limit=ENDED_SHOWN))
     runs: list[Run] = [*view.active(), *view.queue(), *(run for run in ended if run.id not in view.runs)]
-    return Json([lease(flat, run) for run in runs if house.may_see(who, run)])
+    shown = (run for run in runs if house.may_see(who, run))
+    return Json([lease(flat, run, own=house.may_see_secrets(who, run)) for run in shown])
 
 
 # -- taking and giving back -----------------------------------------------------------------------------------------
@@ -150,12 +159,22 @@ async def acquire(request: Request) -> Response:
     house: House = request.app.state.house
     body = await _object(request)
     pid, gpus = _whole(body, "pid"), _whole(body, "num_gpus", 1)
-    who = None if request.scope["rota.by"] in NOBODY else request.scope["rota.who"]
-    key, becomes = key_of(request), _becomes(body)
+    caller, key, becomes = _caller(request.scope), key_of(request), _becomes(body)
     if dry_run_of(request):
-        run = await answers().wait(house.leases.try_out(who, pid, gpus, key, **becomes))
+        run = await answers().wait(house.leases.try_out(caller, pid, gpus, key, **becomes))
         return Json({"job_id": run.id, "gpus": "", "dry_run": True})
-    return await _granted(house.leases.ask(who, pid, gpus, key, **becomes), request)
+    return await _granted(house.leases.ask(caller, pid, gpus, key, **becomes), request)
+
+
+def _caller(scope: Mapping[str, Any]) -> Caller:
+    by = scope["rota.by"]
+    return Caller(None if by in NOBODY else scope["rota.who"], _uid(scope), own_token=by in OWN_TOKEN)
+
+
+def _uid(scope: Mapping[str, Any]) -> int | None:
+    """The account at the other end of the connection, by the kernel's word."""
+    look: Callable[[], int | None] | None = scope.get("rota.peer_uid")
+    return look() if look is not None else None
 
 
 async def _granted(asked: Asked, request: Request) -> Response:
@@ -216,7 +235,7 @@ def _owner_at_this_port(house: House, run_id: str, scope: Mapping[str, Any]) -> 
     seen = house.processes.look(holder.pid)
     if seen is None or seen.holder != holder or seen.user != run.user:
         raise Forbidden(f"{run_id} was not taken through this port; give it back with its owner's token")
-    if house.processes.uid_at(scope["client"], scope["server"]) not in (seen.uid, ROOT):
+    if _uid(scope) not in (seen.uid, ROOT):
         raise Forbidden(f"{run_id} belongs to {run.user}, who alone may give it back")
     return Principal(run.user, Role.USER)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from rota.api.render.words import LEASE_WORDS, command_of
 from rota.core.flat import Flat
@@ -17,19 +17,20 @@ class Leased(BaseModel):
     num_gpus: int
     status: str
     pid: int | None
-    cmd: str
     user: str
+    cmd: str | None = Field(None, description="Only of the caller's own, and for admins.")
 
 
-def lease(flat: Flat, run: Run) -> dict[str, Any]:
-    """Any run, as somebody at this door sees it; of one that is no lease the pid is known once it runs."""
+def lease(flat: Flat, run: Run, *, own: bool) -> dict[str, Any]:
+    """Any run, as a client of the lease API sees it; of one that is no lease the pid is known once it runs. A command
+    line may hold a secret, and this API is open to every account of the machine: it is told to `own` callers only."""
     holder, attempt = run.spec.holder, run.attempt
-    return {
+    told = {
         "id": run.id,
         "gpus": flat.numbers(run),
         "num_gpus": run.spec.request.gpus,
         "status": LEASE_WORDS[run.state],
         "pid": holder.pid if holder is not None else attempt.pid if attempt is not None else None,
-        "cmd": command_of(run.spec.argv),
         "user": run.user,
     }
+    return told | {"cmd": command_of(run.spec.argv)} if own else told

@@ -36,6 +36,11 @@ class AttemptShape(BaseModel):
     reason: str | None
 
 
+class LeaseShape(BaseModel):
+    pid: int
+    asked_by: str | None = Field(description="The account that asked for it, where the server could tell.")
+
+
 class RunShape(BaseModel):
     """`queued_at`, `launched_at`, `started_at`, `ended_at`, `stopped_at` and `archived_at` are there once they are
     true."""
@@ -73,6 +78,7 @@ class RunShape(BaseModel):
     preemptions: int
     suspended_seconds: float
     preemption_gpu_seconds: float
+    lease: LeaseShape | None = Field(None, description="Only of a lease.")
 
 
 class MadeRun(RunShape):
@@ -134,6 +140,8 @@ class Renderer:
         }
         answer |= _stopping(run, run.past if past is None else past)
         answer |= {name: value for name, value in _moments(run).items() if value is not None}
+        if spec.holder is not None:
+            answer["lease"] = {"pid": spec.holder.pid, "asked_by": spec.holder.asked_by or None}
         if spec.reservation:
             answer["reservation"] = spec.reservation
         if "tmux_pane" in labels:

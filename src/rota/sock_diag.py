@@ -1,0 +1,118 @@
+"""One TCP socket of this machine as the kernel's tables show it: its state, its account and its inode.
+
+The kernel is asked for one socket by its two ends (netlink, sock_diag), which costs the same however many there are.
+Where it does not know that protocol, /proc/net/tcp is read from the top. Only sockets of this network namespace are
+seen. The server looks at its callers this way and a client at who listens, so only cheap standard modules are imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+
+End = tuple[str, int]  # address and port
+
+ESTABLISHED, CLOSE_WAIT, LISTEN = 1, 8, 10  # states; include/net/tcp_states.h
+TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
+ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - looked for, not bound
+_NETLINK_SOCK_DIAG, _BY_FAMILY, _REQUEST, _ERROR = 4, 20, 1, 2
+_ALL, _ANY_COOKIE = 0xFFFFFFFF, b"\xff" * 8
+_MAPPED = b"\0" * 10 + b"\xff\xff"  # an IPv4 address as IPv6 writes it
+
+
+class Socket:
+    """What is known of it. `inode` is 0 for one that belongs to no process: not accepted yet, or closed by its own; the
+    kernel then shows it as root's, whosever it is."""
+
+    __slots__ = ("inode", "state", "uid")
+
+    def __init__(self, state: int, uid: int, inode: int) -> None:
+        self.state, self.uid, self.inode = state, uid, inode
+
+
+def connected(near: End, far: End, *, quick: bool = False) -> Socket | None:
+    """The socket of this machine that is connected from `near` to `far`. `quick` does not read the tables, whose length
+    others decide."""
+    family, here, there = _ends(near, far)
+    if not here or not there:
+        return None
+    found = _ask(family, here, near[1], there, far[1])
+    if found is None and not quick:
+        found = _read(family, near, far)
+    return None if found is None or found.state == LISTEN else found  # the kernel takes a listener for want of better
+
+
+def listening(at: End) -> Socket | None:
+    """The socket of this machine that takes connections to this address."""
+    family, here, nowhere = _ends(at, (ANYWHERE[socket.AF_INET6 if ":" in at[0] else socket.AF_INET], 0))
+    if not here or not nowhere:
+        return None
+    found = _ask(family, here, at[1], nowhere, 0)
+    if found is None:
+        found = _read(family, at, None)
+    return None if found is None or found.state != LISTEN else found
+
+
+def _ends(near: End, far: End) -> tuple[socket.AddressFamily, bytes, bytes]:
+    here, there = _packed(near[0]), _packed(far[0])
+    if len(here) != len(there) and b"" not in (here, there):
+        return socket.AF_INET, b"", b""
+    return socket.AF_INET if len(here) == 4 else socket.AF_INET6, here, there
+
+
+def _packed(address: str) -> bytes:
+    """4 or 16 bytes, an IPv4 address always as 4; none for what is no address."""
+    try:
+        if ":" not in address:
+            return socket.inet_pton(socket.AF_INET, address)
+        raw = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    except (OSError, ValueError):
+        return b""
+    return raw[12:] if raw.startswith(_MAPPED) else raw
+
+
+def _ask(family: int, here: bytes, port: int, there: bytes, far_port: int) -> Socket | None:
+    """None also where the kernel does not speak this protocol: it says "no such thing" in either case."""
+    wanted = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, _ALL) + struct.pack("!HH", port, far_port)
+    wanted += here.ljust(16, b"\0") + there.ljust(16, b"\0") + struct.pack("=I", 0) + _ANY_COOKIE
+    head = struct.pack("=IHHII", 16 + len(wanted), _BY_FAMILY, _REQUEST, 1, 0)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
+            link.send(head + wanted)
+            answer = link.recv(8192, socket.MSG_DONTWAIT)  # it is there when `send` returns
+    except OSError:
+        return None
+    _, kind, _, _, _ = struct.unpack_from("=IHHII", answer)
+    if kind != _BY_FAMILY or len(answer) < 16 + 72:
+        return None
+    uid, inode = struct.unpack_from("=II", answer, 16 + 64)
+    return Socket(answer[17], uid, inode)
+
+
+def _read(family: int, near: End, far: End | None) -> Socket | None:
+    """The same from the tables; `far` None = one that listens. What an IPv6 socket does with IPv4 is in its table."""
+    for its_family in (socket.AF_INET, socket.AF_INET6) if family == socket.AF_INET else (socket.AF_INET6,):
+        locals_ = {_written(near, its_family)}
+        remote = _written(far, its_family) if far is not None else None
+        if far is None:
+            locals_.add(_written((ANYWHERE[its_family], near[1]), its_family))
+        try:
+            with open(TABLES[its_family], "rb") as table:
+                for line in table:
+                    words = line.split()  # sl local remote state queues timer retransmits uid timeout inode
+                    if words[1] in locals_ and (words[3] == b"0A" if remote is None else words[2] == remote):
+                        return Socket(int(words[3], 16), int(words[7]), int(words[9]))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EACCES):
+                raise
+    return None
+
+
+def _written(end: End, family: int) -> bytes:
+    """As the tables write it: words of the address in this machine's order."""
+    raw = _packed(end[0])
+    if family == socket.AF_INET6 and len(raw) == 4:
+        raw = _MAPPED + raw
+    words = struct.unpack(f"={len(raw) // 4}I", raw)
+    return ("".join(f"{word:08X}" for word in words) + f":{end[1]:04X}").encode()
