@@ -118,9 +118,17 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
 
 def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = False) -> int:
     """The whole server with its doors, until it is told to stop. Returns its exit code."""
-    from rota.api.assemble import announce, open_house
-    from rota.api.serve import listen, listen_unix
-    from rota.api.serve import serve as serve_doors
+    from rota.api.deferred import deferred_models
+
+    with deferred_models():
+        from rota.api.assemble import announce, open_house
+        from rota.api.serve import listen, listen_unix
+        from rota.api.serve import serve as serve_doors
+
+    def ready() -> None:
+        gc.freeze()
+        gc.enable()
+        announce(house, sockets, say, friendly=friendly)
 
     prefer_for_oom(SERVER_OOM_SCORE)
     with ExitStack() as stack:
@@ -138,7 +146,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
         if settings.unix_socket:
             sockets.unix = listen_unix(settings.data_dir / "rota.sock")
         broken = rota.service.broken
-        serve_doors(house, sockets, lambda: announce(house, sockets, say, friendly=friendly), broken)
+        serve_doors(house, sockets, ready, broken)
         return 1 if broken else 0
 
 

@@ -232,7 +232,7 @@ def test_the_words_of_the_doors_in_the_concepts_are_the_ones_they_use() -> None:
 
 
 def test_every_metric_is_on_the_operations_page() -> None:
-    source = (ROOT / "src/rota/api/doors/prometheus.py").read_text()
+    source = (ROOT / "src/rota/api/render/prometheus.py").read_text()
     text = (ROOT / "docs" / "operations.md").read_text()
     names = set(re.findall(r'"(rota_[a-z_]+)"', source))
     assert len(names) >= 8

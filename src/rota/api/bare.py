@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -19,6 +18,7 @@ from starlette.types import ASGIApp as App
 from starlette.types import Receive, Scope, Send
 
 from rota.api import errors
+from rota.api.router import Route
 from rota.app.errors import Refused
 from rota.app.ports import StoreError
 
@@ -28,10 +28,10 @@ LONGEST_KEY = 500
 _switch = TypeAdapter(bool)
 
 
-def served_by(serve: Serve) -> type[APIRoute]:
+def served_by(serve: Serve) -> type[Route]:
     """For `router.add_api_route(..., route_class_override=...)`: the endpoint is then only its documentation."""
 
-    class Bare(APIRoute):
+    class Bare(Route):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             async def handle(request: Request) -> Response:
                 return await serve(request)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from starlette.staticfiles import StaticFiles
 
 from rota.api import errors
@@ -17,6 +15,7 @@ from rota.api.doors import (
     calibration,
     capacity,
     cluster,
+    explain,
     gpu,
     health,
     identity,
@@ -31,6 +30,7 @@ from rota.api.doors import (
     queue,
     reservations,
     runs,
+    runs_change,
     sessions,
     skills,
     stream,
@@ -40,6 +40,7 @@ from rota.api.doors import (
 )
 from rota.api.guard import Guard
 from rota.api.house import House
+from rota.api.router import Application
 
 STATIC = Path(__file__).with_name("static")
 DOORS = (
@@ -50,6 +51,8 @@ DOORS = (
     gpu,
     orchestrator,
     runs,
+    runs_change,
+    explain,
     calibration,
     logs,
     alerts,
@@ -74,9 +77,9 @@ Send `X-Auth-Token: <token>` (or `Authorization: Bearer <token>`) once the serve
 something takes `dry_run=true`; every call that makes something takes an `Idempotency-Key`."""
 
 
-def make_app(house: House) -> FastAPI:
+def make_app(house: House) -> Application:
     """Without its guard: see guarded()."""
-    app = FastAPI(
+    app = Application(
         title="Rota",
         version=house.version,
         description=ABOUT,
@@ -85,12 +88,11 @@ def make_app(house: House) -> FastAPI:
         openapi_url=None,  # served by pages, made once
         redirect_slashes=False,
         default_response_class=Json,
-        generate_unique_id_function=_operation_id,
     )
     app.state.house = house
     errors.install(app)
     for door in DOORS:
-        app.include_router(door.router)
+        app.add(door.router.routes)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
 
@@ -101,11 +103,3 @@ def guarded(house: House, app: Any = None) -> Guard:
 
 def guarded_leases(house: House, loopback: bool) -> Guard:
     return Guard(leases.lease_app(house), house, lease_port=True, loopback=loopback)
-
-
-def _operation_id(route: APIRoute) -> str:
-    method = min(route.methods) if route.methods else "GET"
-    return f"{method.lower()}_{route.path_format.strip('/') or 'root'}".translate(_WORD)
-
-
-_WORD = str.maketrans({"/": "_", "{": "", "}": "", "-": "_", ".": "_"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import shutil
@@ -56,6 +55,8 @@ def answers(host: str, port: int) -> bool:
 
 def json_of(host: str, port: int, path: str) -> Any:
     """What a GET answers; None when it does not, or not with JSON."""
+    import http.client  # and with it ssl and email: a start needs none of them
+
     connection = http.client.HTTPConnection(host, port, timeout=NETWORK_S)
     try:
         connection.request("GET", path, headers={"Accept": "application/json"})

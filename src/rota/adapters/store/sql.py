@@ -6,9 +6,9 @@ Executing a Core construct costs more than SQLite's own work on it; `exec_driver
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Dialect, Table, bindparam, delete, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ClauseElement
 
 from rota.adapters.store import schema as s
@@ -78,8 +78,7 @@ class Statements:
 
     def _upsert(self, table: Table, keep: Sequence[str] = ()) -> str:
         """Insert, or rewrite the row that has this primary key, but for the columns in `keep`."""
-        insert_into = sqlite.insert if self._dialect.name == "sqlite" else postgresql.insert
-        statement = insert_into(table)
+        statement = _insert_of(self._dialect)(table)
         names = [column.name for column in table.columns if not column.primary_key and column.name not in keep]
         rewritten = statement.on_conflict_do_update(
             index_elements=list(table.primary_key.columns), set_={name: statement.excluded[name] for name in names}
@@ -92,3 +91,14 @@ class Statements:
         if got != list(order):  # the caller's tuples would land in the wrong columns
             raise TypeError(f"{compiled} takes {got}, not {list(order)}")
         return str(compiled)
+
+
+def _insert_of(dialect: Dialect) -> Any:
+    """Return the dialect's own `insert`, which knows ON CONFLICT. To load the other dialect would take long."""
+    if dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as into_sqlite
+
+        return into_sqlite
+    from sqlalchemy.dialects.postgresql import insert as into_postgres
+
+    return into_postgres

@@ -7,7 +7,7 @@ import json
 import time
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
@@ -20,13 +20,14 @@ from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.render.alert import AlertShape, alert_of
+from rota.api.router import Router
 from rota.api.shelf import Shelf
 from rota.app.authz import Principal
 from rota.app.commands import Draft, PutRecord
 from rota.app.errors import NotFound
 from rota.app.ports import Record
 
-router = APIRouter(tags=["alerts"])
+router = Router("alerts")
 KIND = "alert"
 RunId = Annotated[str, Path(max_length=200)]
 Choice = Annotated[str, Field(min_length=1, max_length=500)]

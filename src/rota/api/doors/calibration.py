@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep
 from rota.api.faults import faults
+from rota.api.router import Router
 
-router = APIRouter(tags=["runs"])
+router = Router("runs")
 
 
 class Starts(BaseModel):

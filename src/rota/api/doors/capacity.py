@@ -3,16 +3,17 @@ more than the GPUs that are really free, whatever type of cluster somebody set b
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel, Field
 
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep
 from rota.api.faults import faults
+from rota.api.router import Router
 from rota.api.survey import KIND, MANUAL, survey_of
 from rota.core.run import RunState
 
-router = APIRouter(tags=["capacity"])
+router = Router("capacity")
 
 FORMULA = "max_new_runs = max(0, min(q, g - r))"
 WITHOUT_GPUS = ("cpu_only", "unknown")

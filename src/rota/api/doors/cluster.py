@@ -7,7 +7,7 @@ import json
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
@@ -18,6 +18,7 @@ from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
+from rota.api.router import Router
 from rota.api.survey import KIND, MANUAL, SOURCES, STATUSES, Survey, survey_of
 from rota.app.authz import Act, Principal, authorise
 from rota.app.commands import Draft, PutRecord
@@ -26,7 +27,7 @@ from rota.app.ports import Record
 from rota.core.clusters import LABELS, canonical
 from rota.core.run import RunState
 
-router = APIRouter(tags=["cluster"])
+router = Router("cluster")
 MOST_DETAILS = 100_000  # characters
 NULLABLE = ("head_node", "node_count", "gpu_count", "notes")  # an answer may have null there
 

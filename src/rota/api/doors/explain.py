@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import BaseModel, Field
 
 from rota.api.answers import Json
@@ -12,11 +12,12 @@ from rota.api.depends import Caller, HouseDep, seen
 from rota.api.faults import faults
 from rota.api.render.whole import hiding, waiting
 from rota.api.render.words import RUN_WORDS
+from rota.api.router import Router
 from rota.app.errors import NotFound
 from rota.app.outlook import Prospect
 from rota.core.run import WAITING
 
-router = APIRouter()
+router = Router("runs")
 RunId = Annotated[str, Path(max_length=200)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from rota.api.act import act
@@ -15,10 +15,11 @@ from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.render.gpus import ClusterStatus, Picture
 from rota.api.render.job import Statistics, statistics_of
+from rota.api.router import Router
 from rota.app.commands import Reshape
 from rota.app.errors import Invalid
 
-router = APIRouter(tags=["gpu"])
+router = Router("gpu")
 
 NODES, GPUS = 2, 8  # as older servers of this field start with
 MOST_GPUS = 4096  # in all: every look at the cluster shows each of them

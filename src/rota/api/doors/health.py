@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import BaseModel
 
 from rota.api.answers import Json
 from rota.api.depends import HouseDep, KnownBy
 from rota.api.faults import Fault, faults
+from rota.api.router import Router
 
-router = APIRouter(tags=["health"])
+router = Router("health")
 
 
 class Health(BaseModel):

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import RedirectResponse, Response
 
@@ -20,11 +20,12 @@ from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.faults import faults
 from rota.api.gate import COOKIE, SESSION_LIVES_S, Known, Turned
 from rota.api.house import House
+from rota.api.router import Router
 from rota.app.authz import Act, Role, authorise
 from rota.app.commands import PutRecord
 from rota.app.errors import NotFound
 
-router = APIRouter(tags=["identity"])
+router = Router("identity")
 
 
 class Me(BaseModel):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
@@ -22,13 +22,14 @@ from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.render.journey import ANSWERS, of_decision, of_recommendation, posted, responses_of, summary
+from rota.api.router import Router
 from rota.api.shelf import Shelf
 from rota.app.authz import Principal
 from rota.app.commands import Draft, PutRecord
 from rota.app.errors import Invalid, NotFound
 from rota.app.ports import Record
 
-router = APIRouter(tags=["journey"])
+router = Router("journey")
 EVENT, ADVICE, DECISION = "journey", "recommendation", "decision"
 PREFIX = {EVENT: "jevt", ADVICE: "jrec", DECISION: "jdec"}
 MOST_RESPONSES = 50  # kept with a recommendation; the oldest go first

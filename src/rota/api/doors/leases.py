@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
@@ -31,6 +30,7 @@ from rota.api.errors import RETRY_AFTER_S, STATUS
 from rota.api.guard import MAX_BODY
 from rota.api.house import House
 from rota.api.render.lease import Leased, lease
+from rota.api.router import Router
 from rota.app.authz import Principal, Role
 from rota.app.commands import EndLease
 from rota.app.errors import Conflict, Forbidden, Invalid, NotFound, Refused
@@ -39,7 +39,7 @@ from rota.app.ports import RunFilter, StoreError
 from rota.core.flat import Flat
 from rota.core.run import ENDED, Run, RunState
 
-router = APIRouter(tags=["leases"])
+router = Router("leases")
 
 SERVICE = "local-gpu-scheduler"  # the name by which clients of this field know such a door
 NOBODY = ("pid", "open")  # how a caller is known of whom nothing is

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path as Directory
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import Header, Path, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -19,6 +19,7 @@ from rota.api.house import House
 from rota.api.patient import Patient
 from rota.api.render.links import TAIL_BYTES, wandb_dir
 from rota.api.render.text import page
+from rota.api.router import Router
 from rota.api.telling import Telling
 from rota.app.authz import Principal
 from rota.app.errors import Unavailable
@@ -26,7 +27,7 @@ from rota.app.ports import LogChunk
 from rota.core.ids import attempt_id
 from rota.core.run import ENDED, Run
 
-router = APIRouter(tags=["logs"])
+router = Router("logs")
 CAP = 102_400
 MOST_FILES = 1000
 ELSEWHERE = "its output went to its own terminal"

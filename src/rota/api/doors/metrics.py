@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
@@ -15,9 +15,10 @@ from rota.api.depends import Caller, DryRun, HouseDep, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.render.series import Charts, charts
+from rota.api.router import Router
 from rota.app.authz import Act, authorise
 
-router = APIRouter(tags=["metrics"])
+router = Router("metrics")
 MOST_ROWS = 10_000
 RunId = Annotated[str, Path(max_length=200)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter
 from pydantic import Field
 
 from rota.api.act import act
@@ -14,10 +13,11 @@ from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.render.gpus import GpuStatus, NodeStatus, Picture
+from rota.api.router import Router
 from rota.app.commands import Drain, Undrain
 from rota.core.node import Node
 
-router = APIRouter(tags=["nodes"])
+router = Router("nodes")
 
 
 class Why(Body):

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rota.api.act import act
@@ -18,6 +17,7 @@ from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.render.gpus import Picture
 from rota.api.render.job import Statistics, statistics_of
+from rota.api.router import Router
 from rota.app.authz import Principal
 from rota.app.commands import Pause, Resume, SetPolicy
 from rota.app.errors import Invalid
@@ -25,7 +25,7 @@ from rota.core.knobs import ABOUT, FIELDS
 from rota.core.policy import LARGEST, Backfill, Limits, Ordering, Packing, Policy
 from rota.core.presets import NAMES, name_of, named
 
-router = APIRouter(tags=["orchestrator"])
+router = Router("orchestrator")
 changing = asyncio.Lock()  # a change is made to what the last one left
 
 MOST_EXPRESS = 4.0  # times the square root of all GPUs: of 16 that is all of them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import FileResponse, Response
 
 from rota.api.answers import Json, dumps
@@ -12,8 +12,9 @@ from rota.api.depends import HouseDep, KnownBy
 from rota.api.doors.health import Health, health_of
 from rota.api.faults import faults
 from rota.api.render.reference import page
+from rota.api.router import Router
 
-router = APIRouter(tags=["health"])
+router = Router("health")
 STATIC = Path(__file__).parents[1] / "static"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, NoReturn
 
-from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 from starlette.concurrency import run_in_threadpool
@@ -22,13 +21,14 @@ from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.render.job import Job, Jobs, Statistics, job_of, statistics_of
 from rota.api.render.limits import warnings
+from rota.api.router import Router
 from rota.app.authz import Principal
 from rota.app.commands import Cancel, Reprioritise
 from rota.app.errors import Conflict, Full, Invalid, NotFound
 from rota.app.problems import visible
 from rota.core.run import Run
 
-router = APIRouter(tags=["queue"])
+router = Router("queue")
 jobs = Jobs()
 
 NAMED = ("name", "labels")  # what this door's clients know as `run_id`; other names are the same at every door

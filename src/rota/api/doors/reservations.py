@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, NoReturn
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from rota.api.act import act
@@ -15,12 +15,13 @@ from rota.api.dry import IGNORED, marked
 from rota.api.errors import AsAsked
 from rota.api.faults import faults
 from rota.api.render.reservation import Calendar, ReservationShape
+from rota.api.router import Router
 from rota.app.commands import CancelReservation, Reserve
 from rota.app.errors import Invalid, NotFound
 from rota.app.reserve import LONGEST_S, MOST_USERS, SHORTEST_S
 from rota.core.reservation import Reservation
 
-router = APIRouter(tags=["reservations"])
+router = Router("reservations")
 
 LAST = 1e11  # epoch seconds: year 5138
 Moment = Annotated[float, Field(ge=0, le=LAST), NUMBER]

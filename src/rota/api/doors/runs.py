@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
@@ -14,7 +14,6 @@ from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.asked import Body, Text
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict, seen
-from rota.api.doors import explain, runs_change
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
@@ -24,13 +23,14 @@ from rota.api.render.reservation import note_of
 from rota.api.render.run import MadeRun, Renderer, RunShape
 from rota.api.render.whole import whole
 from rota.api.render.words import RUN_WORDS, argv_of
+from rota.api.router import Router
 from rota.api.sweepbook import sweep_for
 from rota.app.commands import Edit
 from rota.app.errors import Invalid
 from rota.app.ports import RunFilter
 from rota.core.run import Run, RunState
 
-router = APIRouter(tags=["runs"])
+router = Router("runs")
 MOST = 1 << 62
 RunId = Annotated[str, Path(max_length=200)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -135,7 +135,3 @@ async def change_run(house: HouseDep, who: Caller, run_id: RunId, asked: Change,
     )
     run = await act(house, who, edit, dry_run)
     return Json(marked(Renderer(house).run(run), dry_run))
-
-
-router.include_router(runs_change.router)
-router.include_router(explain.router)

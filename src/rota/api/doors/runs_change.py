@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Set
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
@@ -20,13 +20,14 @@ from rota.api.house import House
 from rota.api.newrun import GpuWrap
 from rota.api.render.run import MadeRun, Renderer, RunShape, window_of
 from rota.api.render.words import RUN_WORDS, argv_of
+from rota.api.router import Router
 from rota.api.sweepbook import sweep_for
 from rota.app.authz import Act, Principal, authorise
 from rota.app.commands import Archive, Cancel, Command, Edit, Hold, Release, Report, Reprioritise, Rerun
 from rota.app.errors import Conflict, Invalid
 from rota.core.run import ACTIVE, ENDED, Run, RunState
 
-router = APIRouter()
+router = Router("runs")
 RunId = Annotated[str, Path(max_length=200)]
 Grace = Annotated[float | None, Query(ge=0, le=86400, description="Until SIGKILL; by default the run's own.")]
 READY = frozenset({RunState.HELD})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel
 
 from rota.api import once
@@ -13,12 +13,13 @@ from rota.api.asked import Body, Word
 from rota.api.depends import Caller, DryRun, HouseDep, Key
 from rota.api.dry import marked
 from rota.api.faults import faults
+from rota.api.router import Router
 from rota.api.shelf import Shelf
 from rota.app.commands import Draft
 from rota.app.errors import NotFound
 from rota.app.ports import Record
 
-router = APIRouter(tags=["sessions"])
+router = Router("sessions")
 KIND = "session"
 
 

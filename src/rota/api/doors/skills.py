@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from rota.api.answers import Json
 from rota.api.depends import HouseDep
 from rota.api.faults import faults
+from rota.api.router import Router
 from rota.api.skillbook import Skill, read_skills, render, search
 from rota.app.errors import NotFound
 
-router = APIRouter(prefix="/prompt-skills", tags=["agents"])
+router = Router("agents", prefix="/prompt-skills")
 SkillId = Annotated[str, Path(max_length=200)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, WebSocket
+from fastapi import Header, Query, WebSocket
 from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
@@ -21,9 +21,10 @@ from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.hub import MAX_WATCHERS, Behind, TooMany
 from rota.api.patient import SEND_WITHIN_S, Patient
+from rota.api.router import Router
 from rota.app.authz import Principal
 
-router = APIRouter(tags=["events"])
+router = Router("events")
 MOST = 1 << 62
 CLOSE_WITHIN_S = 5.0
 TOO_SLOW = 4008  # of a WebSocket; what was not read can be had again with `after`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -20,12 +20,13 @@ from rota.api.newsweep import ChangedSweep, NewSweep, WildSweep, change_sweep, m
 from rota.api.render.limits import warnings
 from rota.api.render.run import MadeRun, Renderer
 from rota.api.render.sweep import MadeSweep, SweepShape, sweep_of
+from rota.api.router import Router
 from rota.api.shelf import Shelf, owner_of
 from rota.api.sweepbook import KIND, sweep_for
 from rota.app.commands import StartGroup
 from rota.app.ports import Record
 
-router = APIRouter(tags=["sweeps"])
+router = Router("sweeps")
 MOST_PARALLEL = 10_000
 SweepId = Annotated[str, Path(max_length=200)]
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel
 
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep
 from rota.api.faults import faults
+from rota.api.router import Router
 
-router = APIRouter(tags=["usage"])
+router = Router("usage")
 MONTH_S = 30 * 86400.0
 Moment = Annotated[float | None, Query(ge=0, le=1e11, description="Epoch seconds.")]
 

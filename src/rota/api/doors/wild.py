@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from pydantic import BaseModel
 
 from rota.api.answers import Json
 from rota.api.depends import HouseDep
 from rota.api.faults import faults
+from rota.api.router import Router
 from rota.core.run import RunState
 
-router = APIRouter(tags=["agents"])
+router = Router("agents")
 
 
 class Busy(BaseModel):

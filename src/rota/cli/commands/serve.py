@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -62,6 +63,8 @@ def command(**flags: Any) -> None:
 
 
 def run(flags: dict[str, Any], *, friendly: bool) -> None:
+    # A start makes a million objects and hardly any garbage; main.serve() turns the collector on when the server is up.
+    gc.disable()
     from rota import observe
     from rota.app.errors import CannotStart
     from rota.main import serve
