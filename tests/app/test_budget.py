@@ -12,7 +12,6 @@ from rota.app.commands import Cancel, Draft, Edit, PutRecord, Reprioritise, Subm
 from rota.app.errors import Full, Invalid
 from rota.core import events as e
 from rota.core.run import RunState
-from rota.core.state import State
 from tests.app.house import ANN, BOB, ROOT, House
 
 ENV = {f"VARIABLE_{n}": "x" * 90 for n in range(100)}
@@ -138,9 +137,8 @@ def test_ends_are_taken_in_with_the_ledgers_budget_spent(build) -> None:
 
 def test_the_ledgers_amount_drains_within_a_day() -> None:
     budget = Budget(Quotas(ledger=1 * MIB))
-    state = State()
     put = e.RecordPut(at=0.0, by="ann", kind="alert", id="a", parent="", body="x" * MIB)
-    budget.charge(ANN, [put, put], state, now=0.0)
+    budget.charge(ANN, [put, put], 0, now=0.0)
     for now in (0.0, 0.9 * 86400.0):
         with pytest.raises(Full, match="send it again in"):
             budget.must_fit_ledger(ANN, now)

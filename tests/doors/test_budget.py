@@ -49,3 +49,14 @@ def test_a_persons_live_runs_are_bounded_in_bytes(make_server: MakeServer) -> No
     ben.post("/runs", body).ok()
     ann.post(f"/runs/{made[0]}/stop").ok()
     ann.post("/runs", body).ok()
+
+
+def test_an_environment_is_stored_once_however_many_runs_have_it(server: Server) -> None:
+    """200 KiB x 500 runs, in the log and in a row each, would be 200 MB."""
+    sweep = {"name": "s", "base_command": "true", "parameters": {"n": list(range(500))}, "max_runs": 500}
+    env = {"BIG": "x" * 100_000, "BIGGER": "y" * 100_000}
+    made = server.post("/sweeps", {**sweep, "env": env}).ok()
+    assert len(made["run_ids"]) == 500
+    assert server.get(f"/runs/{made['run_ids'][-1]}").ok()["env"] == env
+    files = (path for path in server.data.iterdir() if path.name.startswith("rota.db"))
+    assert sum(path.stat().st_size for path in files) < 20 << 20

@@ -39,11 +39,11 @@ from rota.app.commands import Draft, PutRecord, Submit, SubmitMany
 from rota.app.errors import Conflict, Invalid
 from rota.app.ports import Record
 from rota.app.problems import visible
+from rota.app.submit import digest_of
 from rota.core.run import Run, RunState
 
 MOST_RUNS = 10_000
 MOST_DIFFS = 16 << 20  # bytes of diff, with all the runs of one sweep
-MOST_ENV = 64 << 20  # and of environment
 Goal = Annotated[str, Field(max_length=100_000)]
 Object = Free
 MaxRuns = Annotated[int, Field(ge=1, le=MOST_RUNS), NUMBER]
@@ -189,11 +189,6 @@ def _submits(
     cells = _cells(asked, most)
     if asked.workspace is not None and len(cells) * len(asked.workspace.diff) > MOST_DIFFS:
         raise Invalid("workspace: this diff is too large to be kept with so many runs; commit first", "workspace")
-    size = sum(len(name) + len(value) for name, value in asked.env.items())
-    if len(cells) * size > MOST_ENV:
-        raise Invalid(
-            f"env: {size:,} bytes are too many to be kept with each of {len(cells):,} runs; send fewer variables", "env"
-        )
     gpus = gpus_by_default(house) if asked.gpu_count is None else asked.gpu_count
     held = not (asked.auto_start or asked.status == "running")
     found = []
@@ -211,7 +206,8 @@ def _submits(
         )
         own_key = f"{once.hash_of([KIND, key])[:32]}#{number}" if key else None
         submit = submit_of(spec, who, "", asked, user=None, held=held, key=own_key, private=house.settings.private)
-        found.append(replace(submit, user="" if owner == who.owner else owner))
+        submit = replace(submit, user="" if owner == who.owner else owner)
+        found.append(replace(submit, digest=digest_of(submit)))
     return tuple(found)
 
 

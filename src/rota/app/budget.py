@@ -12,8 +12,8 @@ spends it is let through (one command is bounded by MAX_MANY_BYTES). It begins a
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rota.app.authz import Principal, Role
@@ -72,10 +72,12 @@ class Budget:
                 f"person; it frees up with time: send it again in {wait}. Cancelling and reporting stay possible"
             )
 
-    def charge(self, who: Principal, events: Iterable[e.Event], state: State, now: float) -> None:
+    def charge(self, who: Principal, events: Iterable[e.Event], heavier: int, now: float) -> None:
+        """Book what a command added. `heavier`: by how much it changed the bytes of the person's live specs, where an
+        environment that another live run holds counts nothing, as it is stored already."""
         if who.role is Role.ADMIN or not self.quotas.ledger:
             return
-        size = _written_bytes(events, state)
+        size = max(0, heavier) + _written_bytes(events)
         self._added[who.owner] = (self._level(who.owner, now) + size, now)
         self._added.move_to_end(who.owner)
         if len(self._added) > REMEMBERED:
@@ -106,22 +108,16 @@ def too_large(field: str, size: int, runs: int) -> Invalid:
     )
 
 
-def _written_bytes(events: Iterable[e.Event], state: State) -> int:
-    """Return what these events add to the ledger. An environment that another live run of its person holds is there
-    already."""
-    size, holders, envs = 0, Counter[tuple[str, int]](), dict[tuple[str, int], Mapping[str, str]]()
+def _written_bytes(events: Iterable[e.Event]) -> int:
+    """Return what these events add to the ledger, specs of new runs aside."""
+    size = 0
     for event in events:
         size += EVENT_BYTES
-        if isinstance(event, (e.RunSubmitted, e.RunEdited)):
+        if isinstance(event, e.RunEdited):
             size += own_bytes(event.spec)
         elif isinstance(event, e.RecordPut):
             size += len(event.body)
-        if isinstance(event, e.RunSubmitted) and event.spec.env:
-            key = (event.user, id(event.spec.env))
-            holders[key] += 1
-            envs[key] = event.spec.env
-    new = (env for (user, name), env in envs.items() if state.weights.holders(user, env) <= holders[user, name])
-    return size + sum(map(pairs_bytes, new))
+    return size
 
 
 def _amount(size: float) -> str:

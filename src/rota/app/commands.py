@@ -29,6 +29,7 @@ class Submit:
     records: tuple[Draft, ...] = ()  # written with it; an empty id or parent becomes the run's id
     blind: bool = False  # other people's runs are hidden from this one: they cannot be depended on
     checked: bool = False  # a door has seen to it that every field is of its type
+    digest: str = ""  # of what was asked for, where it was made outside the writer's turn; see submit.digest_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ batch already sees it. Nothing is acknowledged before the whole batch is committ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -115,6 +115,11 @@ class Desk:
 
     def key(self, who: Principal, key: str) -> KeyRecord | None:
         return self.keys.get((who.name, key)) or self.store.key(who.name, key)
+
+    def used_keys(self, who: Principal, keys: Sequence[str]) -> Mapping[str, KeyRecord]:
+        """Return those of many keys that were used before, also in this batch."""
+        batch = {key: self.keys[who.name, key] for key in keys if (who.name, key) in self.keys}
+        return {**self.store.used_keys(who.name, keys), **batch} if keys else {}
 
     def record(self, kind: str, record_id: str) -> Record | None:
         name = (kind, record_id)

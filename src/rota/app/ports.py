@@ -331,6 +331,9 @@ class Store(Protocol):
 
     def key(self, principal: str, key: str) -> KeyRecord | None: ...
 
+    def used_keys(self, principal: str, keys: Sequence[str]) -> Mapping[str, KeyRecord]:
+        """Return those of many keys that were used before."""
+
     def events(self, after: int, limit: int, run_id: str | None = None) -> Sequence[StoredEvent]: ...
 
     def counts(self) -> Mapping[RunState, int]:

@@ -73,7 +73,7 @@ def made_visible(text: str) -> str:
 
 def problems(desk: Desk, spec: Spec, highest_priority: int) -> Iterator[tuple[str, str]]:
     """(field, what is wrong and what would be right), the first few that matter."""
-    yield from text_problems(spec)
+    yield from text_problems(spec, sound_env=desk.envs.is_sound(spec.env))
     yield from _number_problems(spec, highest_priority)
     yield from _stopping_problems(spec)
     yield from request_problems(desk, spec.request)
@@ -81,16 +81,19 @@ def problems(desk: Desk, spec: Spec, highest_priority: int) -> Iterator[tuple[st
         yield "depends_on", f"{len(spec.depends_on)} runs are too many, use at most 100"
 
 
-def text_problems(spec: Spec) -> Iterator[tuple[str, str]]:
-    if not _is_plain(spec):
+def text_problems(spec: Spec, *, sound_env: bool = False) -> Iterator[tuple[str, str]]:
+    """`sound_env`: its environment was looked through before."""
+    if not _is_plain(spec, sound_env):
         yield from _text_problems(spec)
+        if not sound_env:
+            yield from _env_problems(spec)
 
 
-def _is_plain(spec: Spec) -> bool:
+def _is_plain(spec: Spec, sound_env: bool) -> bool:
     """A short command in plain letters, as most are: at one glance nothing below can be wrong with it."""
     if not spec.argv or not spec.argv[0] or not spec.name or spec.workdir[:1] != "/" or spec.account == "":
         return False
-    if spec.env or spec.holder or len(spec.labels) > MAX_LABELS:
+    if (spec.env and not sound_env) or spec.holder or len(spec.labels) > MAX_LABELS:
         return False
     words = (*spec.argv, spec.workdir, spec.name, spec.account or "", spec.request.gpu_type, spec.group)
     text = "".join((*words, *spec.labels, *spec.labels.values()))
@@ -113,16 +116,19 @@ def _text_problems(spec: Spec) -> Iterator[tuple[str, str]]:
     texts += [("account", spec.account or "", MAX_NAME), ("gpu_type", spec.request.gpu_type, MAX_NAME)]
     texts += [("group", spec.group, MAX_NAME), ("holder", spec.holder.boot_id if spec.holder else "", MAX_NAME)]
     yield from ((field, problem) for field, text, limit in texts for problem in unfit(text, limit))
-    yield from _pairs("env", spec.env, MAX_ENV_BYTES)
     yield from _pairs("labels", spec.labels, MAX_ENV_BYTES)
     for field, text in (("name", spec.name), *spec.labels.items()):
         if not is_visible(text):
             yield field, UNSHOWN
+    if len(spec.labels) > MAX_LABELS:
+        yield "labels", f"at most {MAX_LABELS}"
+
+
+def _env_problems(spec: Spec) -> Iterator[tuple[str, str]]:
+    yield from _pairs("env", spec.env, MAX_ENV_BYTES)
     for name in spec.env:
         if not ENV_NAME.fullmatch(name):
             yield "env", f"{name[:200]!r} is not a name a variable can have"
-    if len(spec.labels) > MAX_LABELS:
-        yield "labels", f"at most {MAX_LABELS}"
 
 
 def unfit(text: str, limit: int = MAX_ENV_BYTES) -> Sequence[str]:

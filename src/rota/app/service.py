@@ -110,9 +110,9 @@ class Service:
 
         def work(desk: Desk) -> Any:
             _admit(desk, who, command)
-            first = len(desk.events)
+            first, weight = len(desk.events), desk.state.weights.of(who.owner)
             done = handler(desk, who, command)
-            desk.budget.charge(who, desk.events[first:], desk.state, desk.now)
+            desk.budget.charge(who, desk.events[first:], desk.state.weights.of(who.owner) - weight, desk.now)
             return done
 
         self._loop.post(work, answer)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rota.adapters.store import rows, runrows
+from rota.adapters.store.envs import EnvTexts, env_row
 from rota.app.ports import KeyRecord, StoreBroken
 from rota.core import codec
 from rota.core import events as e
@@ -20,6 +21,7 @@ Params = list[tuple[Any, ...]]
 class Changes:
     """Parameters of each statement, in the order in which the store executes them."""
 
+    envs: Params = field(default_factory=list)
     events: Params = field(default_factory=list)
     new_runs: Params = field(default_factory=list)
     changed_runs: Params = field(default_factory=list)
@@ -47,17 +49,17 @@ _CHARGING = (e.AttemptPlanned, e.AttemptEnded)
 _CHANGING_NODE = (e.NodeDrained, e.NodeResumed)
 
 
-def changes(events: Sequence[e.Event], state: State, keys: Sequence[KeyRecord]) -> Changes:
+def changes(events: Sequence[e.Event], state: State, keys: Sequence[KeyRecord], texts: EnvTexts) -> Changes:
     found = Changes(keys=[rows.key_row(record) for record in keys])
     specs: dict[str, rows.SpecText] = {}  # of the runs submitted or edited in this batch
     new: set[str] = set()  # those submitted
     settings: set[str] = set()
     charged: set[str] = set()
-    nodes, records = _Nodes(), _Records()
+    nodes, records, envs = _Nodes(), _Records(), _Envs(texts)
     seq = state.version - len(events)
     for event in events:
         seq += 1
-        found.events.append(rows.event_row(seq, event, specs))
+        found.events.append(rows.event_row(seq, event, specs, envs.text))
         if isinstance(event, e.RunEvent):
             if isinstance(event, e.RunSubmitted):
                 new.add(event.run_id)
@@ -77,6 +79,7 @@ def changes(events: Sequence[e.Event], state: State, keys: Sequence[KeyRecord]) 
         else:
             nodes.note(seq, event)
     _runs(found, state, new, specs)
+    found.envs = list(envs.written.values())
     found.gone_nodes, found.nodes = nodes.rows(state)
     found.gone_records, found.records = records.gone(), list(records.written.values())
     if settings:
@@ -144,6 +147,20 @@ class _Nodes:
             body = rows.dumps(codec.encode(state.nodes[node_id]))
             written.append((rows.to_column(node_id), place, body, rows.checksum(node_id, body)))
         return [(rows.to_column(node_id),) for node_id in self.gone], written
+
+
+class _Envs:
+    """The environments this batch refers to."""
+
+    def __init__(self, texts: EnvTexts) -> None:
+        self._texts = texts
+        self.written: dict[str, tuple[Any, ...]] = {}
+
+    def text(self, seq: int, env: Mapping[str, str]) -> str:
+        said, apart = self._texts.of(env)
+        if apart:
+            self.written[said] = env_row(seq, said, apart)
+        return said
 
 
 class _Records:

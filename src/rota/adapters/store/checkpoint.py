@@ -21,6 +21,7 @@ from rota.core.usage import Usage
 
 
 def pack(state: State) -> bytes:
+    envs = _Envs()
     body = {
         "version": state.version,
         "at": state.at,
@@ -29,9 +30,28 @@ def pack(state: State) -> bytes:
         "nodes": [codec.encode(node) for node in state.nodes.values()],
         "usage": {user: codec.encode(usage) for user, usage in state.usage.items()},
         "reservations": [codec.encode(one) for one in state.reservations.values()],
-        "runs": [codec.encode(run) for run in state.runs.values() if run.state not in ENDED],
+        "runs": [envs.encode(run) for run in state.runs.values() if run.state not in ENDED],
+        "envs": envs.texts,
     }
     return zlib.compress(rows.dumps(body).encode("ascii"), 1)
+
+
+class _Envs:
+    """Environments that several runs share are written once; a run has the number of its own."""
+
+    def __init__(self) -> None:
+        self.texts: list[dict[str, str]] = []
+        self._numbers: dict[int, int] = {}  # by the id of the environment, which a run of the state holds
+
+    def encode(self, run: Run) -> Any:
+        body = codec.encode(run)
+        env = run.spec.env
+        if env:
+            if id(env) not in self._numbers:
+                self._numbers[id(env)] = len(self.texts)
+                self.texts.append(dict(env))
+            body["spec"]["env"] = self._numbers[id(env)]
+        return body
 
 
 def unpack(seq: int, blob: bytes, sum_: int) -> State:
@@ -40,7 +60,7 @@ def unpack(seq: int, blob: bytes, sum_: int) -> State:
         raise Damaged("checkpoints", seq, "is not what was written")
     try:
         return _state(rows.loads(zlib.decompress(blob).decode("ascii")))
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
+    except (KeyError, IndexError, TypeError, ValueError, zlib.error) as error:
         raise Damaged("checkpoints", seq, f"cannot be read: {error!r}") from error
 
 
@@ -59,6 +79,9 @@ def _state(body: dict[str, Any]) -> State:
         one = codec.decode(Reservation, item)
         state.reservations[one.id] = one
     for item in body["runs"]:
+        env = item["spec"].get("env")
+        if isinstance(env, int):  # an older checkpoint has the environment itself
+            item["spec"]["env"] = body["envs"][env]
         if item["state"] != RunState.HELD:  # as rows of an older Rota are read
             item.setdefault("queued_at", item["submitted_at"])
         run = codec.decode(Run, item)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, select
 
 from rota.adapters.store import rows, runrows
 from rota.adapters.store import schema as s
+from rota.adapters.store.envs import EnvReader
 from rota.adapters.store.rows import Damaged
 from rota.core import codec
 from rota.core.node import Node
@@ -33,7 +34,7 @@ def load_state(connection: Connection) -> State:
         _nodes(connection, state)
         _usage(connection, state)
         _reservations(connection, state)
-        reader = runrows.RunReader()
+        reader = runrows.RunReader(EnvReader(connection))
         _runs(connection, state, reader, live)
         state.index_all()
         _history(connection, state, reader)

@@ -21,7 +21,7 @@ from rota.core.run import PastAttempt, Run
 
 T = TypeVar("T")
 Row = Any  # a sequence of column values: a driver's tuple or SQLAlchemy's Row
-SpecText = tuple[str, str]  # the spec without its environment, and the environment: most runs of a sweep share that
+SpecText = tuple[str, str]  # the spec without its environment, and the environment, or where it is: see envs
 
 
 def _make_dumps() -> Callable[[Any], str]:
@@ -104,18 +104,23 @@ def read_body(table: str, row_id: str, cls: type[T], body: str, sum_: int) -> T:
 # -- events ---------------------------------------------------------------------------------------------------------
 
 
-def event_row(seq: int, event: e.Event, specs: dict[str, SpecText]) -> tuple[Any, ...]:
-    """In the order of the table's columns. The text of a new or edited spec also goes into `specs`, for the row."""
+def event_row(
+    seq: int, event: e.Event, specs: dict[str, SpecText], env_text: Callable[[int, Mapping[str, str]], str]
+) -> tuple[Any, ...]:
+    """In the order of the table's columns. The text of a new or edited spec also goes into `specs`, for the row.
+    `env_text` says what stands for an environment."""
     body = e.encode(event)
     at = float(body.pop("at"))
     by = to_column(body.pop("by", "rota"))
     run_id = body.pop("run_id", None)
     if isinstance(event, (e.RunSubmitted, e.RunEdited)):
         spec = body.pop("spec")
-        env = dumps(spec.pop("env", {}))
+        spec.pop("env", None)
+        env = env_text(seq, event.spec.env)
         text = dumps(spec)
         specs[event.run_id] = (text, env)
         comma = "," if body else ""
+        env = env if env[0] == "{" else f'"{env}"'
         text = f'{dumps(body)[:-1]}{comma}"spec":{text[:-1]},"env":{env}}}}}'  # each encoded once, written twice
     else:
         text = dumps(body)
@@ -123,7 +128,8 @@ def event_row(seq: int, event: e.Event, specs: dict[str, SpecText]) -> tuple[Any
     return (seq, at, kind, version, run_id, by, text, checksum(seq, at, kind, version, run_id, by, text))
 
 
-def read_event(row: Row) -> StoredEvent:
+def read_event(row: Row, env_of: Callable[[str], Mapping[str, str]]) -> StoredEvent:
+    """`env_of` finds an environment that is stored apart."""
     seq, at, kind, version, run_id, by, text, sum_ = row
     if sum_ != checksum(seq, at, kind, version, run_id, by, text):
         raise Damaged("events", seq, "is not what was written")
@@ -132,6 +138,9 @@ def read_event(row: Row) -> StoredEvent:
         body["at"], body["by"] = at, from_column(by)
         if run_id is not None:
             body["run_id"] = run_id
+        spec = body.get("spec")
+        if spec is not None and isinstance(spec.get("env"), str):
+            spec["env"] = env_of(spec["env"])
         return StoredEvent(seq, e.decode(kind, version, body))
     except (e.UnknownEvent, *UNREADABLE) as error:
         raise Damaged("events", seq, str(error)) from error

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 from zlib import crc32
 
+from rota.adapters.store.envs import EnvReader
 from rota.adapters.store.rows import UNREADABLE, Damaged, Row, SpecText, dumps, from_column, loads, to_column
 from rota.core import codec
 from rota.core.run import ENDED, Attempt, Dependency, PastAttempt, Run, RunState, Spec
@@ -135,9 +136,9 @@ class RunReader:
     """Reads run rows, thousands in one go: equal specs and environments are decoded once and shared, and JSON texts are
     joined so that the decoder is called once and knows its keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, envs: EnvReader) -> None:
         self._specs: dict[SpecText, Spec] = {}
-        self._envs: dict[str, Any] = {}
+        self._envs = envs
 
     def read(self, row: Row) -> Run:
         return self.read_many([row])[0]
@@ -153,23 +154,17 @@ class RunReader:
         texts: list[SpecText] = [(row[7], row[8]) for row in found]
         if len(self._specs) > 10_000:  # hardly two are alike: do not keep all their texts
             self._specs.clear()
-            self._envs.clear()
         unknown = {text: row[1] for text, row in zip(texts, found, strict=True) if text not in self._specs}
+        self._envs.fetch(env for _, env in unknown)
         bodies = _loads_many([spec for spec, _ in unknown], list(unknown.values()), "spec")
         for (text, run_id), body in zip(unknown.items(), bodies, strict=True):
             try:
                 if text[1] != "{}":
-                    body["env"] = self._env(text[1])
+                    body["env"] = self._envs.of(text[1])
                 self._specs[text] = codec.decode(Spec, body)
             except UNREADABLE as error:
                 raise Damaged("runs", run_id, f"its spec cannot be read: {error!r}") from error
         return [self._specs[text] for text in texts]
-
-    def _env(self, text: str) -> Any:
-        env = self._envs.get(text)
-        if env is None:
-            env = self._envs[text] = loads(text)
-        return env
 
 
 def _loads_many(texts: list[str], run_ids: list[str], what: str) -> list[Any]:

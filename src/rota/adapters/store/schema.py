@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, 
 
 APPLICATION_ID = 0x526F7461  # "Rota", in the header of our SQLite files
 # oldest first; a database with a revision that is not here was made by a newer Rota
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 
 BIG = BigInteger().with_variant(Integer(), "sqlite")  # SQLite: INTEGER, so that a primary key is the row's own number
 
@@ -65,7 +65,7 @@ runs = Table(
     Column("submitted_at", Double, nullable=False),
     Column("ended_at", Double),
     Column("spec", Text, nullable=False),  # rewritten only by an edit
-    Column("env", Text, nullable=False),  # its environment: apart, since many runs have the same
+    Column("env", Text, nullable=False),  # its environment as JSON, or which row of `envs` it is
     Column("spec_sum", BIG, nullable=False),
     Column("facts", Text, nullable=False),  # all else that has no column; rewritten when touched
     Column("facts_sum", BIG, nullable=False),
@@ -76,7 +76,18 @@ runs = Table(
     _partial("runs_ended", "ended_at", where="live = 0"),
     _partial("runs_outcome", "state", "seq", where="live = 0"),
     _partial("runs_grp", "grp", "seq", where="grp <> ''"),
+    _partial("runs_env", "env", where="substr(env, 1, 1) = '='"),
     _partial("runs_archived", "seq", where="archived = 1"),
+)
+
+# environments that runs and events refer to, each text once
+envs = Table(
+    "envs",
+    metadata,
+    Column("id", Text, primary_key=True),  # "=" and the hash of the body
+    Column("seq", BIG, nullable=False),  # about the last event that refers to it, see envs.SLACK
+    Column("body", Text, nullable=False),
+    Column("sum", BIG, nullable=False),
 )
 
 # each ended attempt, written exactly once: the accounts

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Dialect, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Dialect, Table, bindparam, delete, insert, literal_column, select, update
 from sqlalchemy.sql import ClauseElement
 
 from rota.adapters.store import schema as s
+from rota.adapters.store.envs import SLACK
 from rota.adapters.store.runrows import RUN_COLUMNS
 
 
@@ -28,6 +29,7 @@ class Statements:
             ("v0", "v1", "v2", "v3", "v4", "b1", "b2"),
         )
         self.read_head = self._compile(select(s.head), ())
+        self.upsert_env = self._upsert_env()
         self.insert_event = self._insert(s.events)
         self.insert_run = self._insert(s.runs)
         self.update_run = self._update_run(
@@ -84,6 +86,16 @@ class Statements:
             index_elements=list(table.primary_key.columns), set_={name: statement.excluded[name] for name in names}
         )
         return self._compile(rewritten, [column.name for column in table.columns])
+
+    def _upsert_env(self) -> str:
+        """An environment that is there keeps its text; `seq` moves when it lags behind: see envs."""
+        statement = _insert_of(self._dialect)(s.envs)
+        moved = statement.on_conflict_do_update(
+            index_elements=[s.envs.c.id],
+            set_={"seq": statement.excluded.seq},
+            where=s.envs.c.seq < statement.excluded.seq - literal_column(str(SLACK)),
+        )
+        return self._compile(moved, [column.name for column in s.envs.columns])
 
     def _compile(self, statement: ClauseElement, order: Sequence[str]) -> str:
         compiled = statement.compile(dialect=self._dialect)

@@ -15,6 +15,7 @@ from rota.adapters.store import schema as s
 from rota.adapters.store.changes import changes
 from rota.adapters.store.checkpoint import pack, replay_onto, unpack
 from rota.adapters.store.database import Database
+from rota.adapters.store.envs import EnvReader, EnvTexts, drop_unused
 from rota.adapters.store.load import collector_off, load_state
 from rota.adapters.store.sql import Statements
 from rota.adapters.store.writer import Writer, run_many
@@ -36,6 +37,7 @@ class SqlStore:
         """Without a writer it can only be read."""
         self._database = database
         self._sql = Statements(database.readers.dialect)
+        self._env_texts = EnvTexts()
         self._only_writer = None if writer is None else Writer(database, writer, self._sql)
 
     @property
@@ -61,10 +63,11 @@ class SqlStore:
             if keys:
                 raise ValueError("idempotency keys come with the events they answer for")
             return
-        found = changes(events, state, keys)
+        found = changes(events, state, keys, self._env_texts)
         sql = self._sql
         batch = (
             (sql.insert_event, found.events),
+            (sql.upsert_env, found.envs),
             (sql.insert_run, found.new_runs),
             (sql.update_run, found.changed_runs),
             (sql.edit_run, found.edited_runs),
@@ -101,7 +104,9 @@ class SqlStore:
                 connection.execute(delete(s.checkpoints))
                 connection.execute(insert(s.checkpoints), self._checkpoint(state, blob))
             dropped = self._drop(connection, last_old, before, keep_runs_since)
-            return dropped + sum(self._drop_passing(connection, kind, keep_runs_since) for kind in passing)
+            dropped += sum(self._drop_passing(connection, kind, keep_runs_since) for kind in passing)
+            oldest = connection.execute(select(func.min(s.events.c.seq))).scalar()
+            return dropped + drop_unused(connection, oldest or state.version + 1, DROPPED_AT_ONCE)
 
     def _last_before(self, connection: Connection, before: float, version: int) -> int:
         """Seq of the last event of the log's old part, which ends at the first new one: times hardly ever go back."""
@@ -170,9 +175,10 @@ class SqlStore:
             ).one_or_none()
             state = State() if newest is None else unpack(newest.seq, newest.body, newest.sum)
             state.index_all()
+            envs = EnvReader(connection)
             later = select(s.events).where(s.events.c.seq > state.version).order_by(s.events.c.seq)
             for chunk in connection.execute(later).partitions(2_000):
-                replay_onto(state, map(rows.read_event, chunk))
+                replay_onto(state, (rows.read_event(row, envs.of) for row in chunk))
             _, _, version, *_ = connection.exec_driver_sql(self._sql.read_head).one()
             if state.version != version:
                 raise StoreBroken(f"table events: the log ends at {state.version}, {version} was written")
@@ -182,7 +188,7 @@ class SqlStore:
     def run(self, run_id: str) -> Run | None:
         with self._read() as connection:
             row = connection.exec_driver_sql(self._sql.get_run, (rows.to_column(run_id),)).one_or_none()
-            return None if row is None else runrows.RunReader().read(row)
+            return None if row is None else runrows.RunReader(EnvReader(connection)).read(row)
 
     def runs(self, which: RunFilter) -> Sequence[Run]:
         query = select(*(s.runs.c[name] for name in runrows.RUN_COLUMNS))
@@ -204,7 +210,7 @@ class SqlStore:
             query = query.where(s.runs.c.seq < which.before)
         query = query.order_by(s.runs.c.seq.desc()).limit(_bounded(which.limit))
         with self._read() as connection:
-            return runrows.RunReader().read_many(connection.execute(query).all())
+            return runrows.RunReader(EnvReader(connection)).read_many(connection.execute(query).all())
 
     def attempts(self, run_id: str) -> Sequence[PastAttempt]:
         a = s.attempts.c
@@ -220,12 +226,23 @@ class SqlStore:
             row = connection.exec_driver_sql(self._sql.get_key, wanted).one_or_none()
             return None if row is None else rows.read_key(row)
 
+    def used_keys(self, principal: str, keys: Sequence[str]) -> Mapping[str, KeyRecord]:
+        k, found = s.keys.c, dict[str, KeyRecord]()
+        with self._read() as connection:
+            for at in range(0, len(keys), IDS_AT_ONCE):
+                some = [rows.to_column(key) for key in keys[at : at + IDS_AT_ONCE]]
+                query = select(s.keys).where(k.principal == rows.to_column(principal), k.key.in_(some))
+                for record in map(rows.read_key, connection.execute(query)):
+                    found[record.key] = record
+        return found
+
     def events(self, after: int, limit: int, run_id: str | None = None) -> Sequence[StoredEvent]:
         query = select(s.events).where(s.events.c.seq > after).order_by(s.events.c.seq).limit(_bounded(limit))
         if run_id is not None:
             query = query.where(s.events.c.run_id == rows.to_column(run_id))
         with self._read() as connection:
-            return [rows.read_event(row) for row in connection.execute(query)]
+            envs = EnvReader(connection)
+            return [rows.read_event(row, envs.of) for row in connection.execute(query).all()]
 
     def counts(self) -> Mapping[RunState, int]:
         return self.counted()[0]
