@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,10 @@ from rota.adapters.backends import logcap, logs
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import StopOrder
 from tests.backends.contract import Reports
-from tests.backends.helpers import LocalRig, wait_for
+from tests.backends.helpers import DEADLINE_S, LocalRig, wait_for
 
 ATTEMPT = "000000000001-1"
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @pytest.fixture
@@ -96,3 +99,73 @@ def test_a_link_is_not_followed(tmp_path: Path, directory: Path) -> None:
     (directory / "log").write_text("content")
     (directory / "dropped").symlink_to(tmp_path / "secret")
     assert logs.read_log(str(tmp_path), ATTEMPT, 0, 100).content == b"content"
+
+
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, directory: Path) -> None:
+    os.mkfifo(directory / "log")
+    assert logs.read_log(str(tmp_path), ATTEMPT, 0, 100).content == b""
+    (directory / "log").unlink()
+    (directory / "log").mkdir()
+    assert logs.read_log(str(tmp_path), ATTEMPT, 0, 100).content == b""
+
+
+@ROOT_ONLY
+def test_another_accounts_job_has_no_hold_on_its_log(rig: LocalRig, backend: LocalBackend, reports: Reports) -> None:
+    """It can neither preallocate nor truncate nor link it, and what it prints is there all the same."""
+    script = (
+        "echo begin; fallocate -l 100M /proc/self/fd/1; truncate -s 100M /proc/self/fd/1; chmod 666 /proc/self/fd/1;"
+        'ln -L /proc/self/fd/1 "$ROTA_CHECKPOINT_DIR/mine"; echo again > /dev/stdout; seq 100000; echo end >&2'
+    )
+    name = f"{os.urandom(6).hex()}-1"
+    where = str(rig.root / "backend" / "checkpoints" / name[:12])
+    order = rig.order(
+        "succeed",
+        attempt_id=name,
+        argv=("sh", "-c", script),
+        env={"PATH": "/usr/bin:/bin", "ROTA_CHECKPOINT_DIR": where},
+        account="nobody",
+        workdir="/",
+        checkpoint_dir=where,
+    )
+    backend.launch(order)
+    assert rig.end_of(reports, order).ok
+    facts = rig.path(order.attempt_id, "log").stat()
+    assert (facts.st_uid, facts.st_mode & 0o777, facts.st_nlink) == (0, 0o600, 1)
+    content = rig.path(order.attempt_id, "log").read_bytes()
+    assert content.startswith(b"begin\n") and content.endswith(b"99999\n100000\nend\n") and b"\nagain\n" in content
+    assert content.count(b"\n1234\n") == 1 and b"\0" not in content
+
+
+@ROOT_ONLY
+def test_what_still_holds_the_output_after_the_end_writes_nothing_more(
+    rig: LocalRig, backend: LocalBackend, reports: Reports
+) -> None:
+    """A process outside the attempt with a descriptor of its output neither delays the end nor reaches the log."""
+    order = rig.order("succeed", argv=("sh", "-c", "echo begin; exec sleep 1000"), account="nobody", workdir="/")
+    backend.launch(order)
+    pid = rig.start_of(reports, order).pid
+    flood = subprocess.Popen(["sh", "-c", f"echo open; exec yes > /proc/{pid}/fd/1"], stdout=subprocess.PIPE)
+    assert flood.stdout is not None and flood.stdout.readline() == b"open\n"
+    log = rig.path(order.attempt_id, "log")
+    wait_for(lambda: log.stat().st_size > 1 << 20, "the flood reaches the log while the attempt runs")
+    backend.stop(order.attempt_id, StopOrder("cancelled", 9, 0.0))
+    rig.end_of(reports, order)
+    flood.communicate(timeout=DEADLINE_S)
+    assert flood.returncode == -signal.SIGPIPE
+    assert log.stat().st_size == backend.read_log(order.attempt_id, 0, 0).size
+
+
+@ROOT_ONLY
+def test_a_terminals_other_end_in_strange_hands_does_not_keep_the_attempt(
+    rig: LocalRig, backend: LocalBackend, reports: Reports
+) -> None:
+    order = rig.order("succeed", argv=("sleep", "1000"), terminal=True)
+    backend.launch(order)
+    pid = rig.start_of(reports, order).pid
+    flood = subprocess.Popen(["sh", "-c", f"echo open; exec yes > /proc/{pid}/fd/1"], stdout=subprocess.PIPE)
+    assert flood.stdout is not None and flood.stdout.readline() == b"open\n"
+    log = rig.path(order.attempt_id, "log")
+    wait_for(lambda: log.stat().st_size > 1 << 16, "the flood reaches the log while the attempt runs")
+    backend.stop(order.attempt_id, StopOrder("cancelled", 9, 0.0))
+    rig.end_of(reports, order)
+    flood.communicate(timeout=DEADLINE_S)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import pwd
+import shlex
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,3 +220,108 @@ def test_a_stop_does_not_wait_for_who_follows_a_log(server: Server) -> None:
     assert "Traceback" not in server.said()
     server.start()
     server.post(f"/runs/{run_id}/stop").ok()
+
+
+LEASE = """
+import fcntl, os, select, signal, sys
+if len(sys.argv) > 2:
+    os.setgroups([])
+    os.setgid(int(sys.argv[3]))
+    os.setuid(int(sys.argv[2]))
+signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel's word that somebody opens the leased file
+log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+print("holding", flush=True)
+while not select.select([0], [], [], 0.001)[0]:
+    try:
+        fcntl.fcntl(log, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        print("leased", flush=True)
+        sys.stdin.read()
+    except OSError as error:
+        refused = error
+else:
+    print("refused:", refused, flush=True)
+"""
+LEASE_IN_PERL = "$SIG{IO} = 'IGNORE'; print fcntl(STDOUT, 1024, 1) ? 'leased' : 'refused', qq(\\n)"
+
+
+class Holder:
+    """A process that keeps a file open, and takes a write lease on it as soon as the kernel lets it."""
+
+    def __init__(self, path: str, *account: int) -> None:
+        argv = [sys.executable, "-c", LEASE, path, *map(str, account)]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+
+    def word(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def let_go(self) -> str:
+        return self.process.communicate()[0].strip()
+
+
+def leased(path: Path) -> str:
+    """What the kernel says of a lease on this file: ACTIVE, BREAKING (somebody wants to open it) or nothing."""
+    inode = f":{path.stat().st_ino} "
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines() if inode in line]
+    return next((words[2] for words in lines if words[1] == "LEASE"), "")
+
+
+def test_a_leased_log_holds_up_nobody(server: Server) -> None:
+    """The kernel lets whoever opens a leased file wait for 45 s: readers of such a log are told to come back."""
+    run_id = finished(server, "echo before")
+    log = server.data / "attempts" / f"{run_id}-1" / "log"
+    holder = Holder(str(log))
+    assert (holder.word(), holder.word()) == ("holding", "leased")
+    readers = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S) for _ in range(55)]
+    for number, reader in enumerate(readers):
+        reader.request("GET", f"/runs/{run_id}" + ("/logs" if number < 45 else ("/artifacts", "")[number % 2]))
+    follower = Follower(server, f"/runs/{run_id}/logs/stream")
+    until(lambda: leased(log) == "BREAKING", "somebody reads the leased log")
+    # everybody else, meanwhile
+    other = finished(server, "echo other")
+    assert server.get(f"/runs/{other}/logs").ok()["content"] == "other\n"
+    for path in ("/runs", "/queue", f"/runs/{other}", f"/runs/{other}/artifacts", "/wild/v2/system-health"):
+        server.get(path).ok()
+    # and its own readers, with an answer that says what to do
+    codes = [reader.getresponse().status for reader in readers]
+    refused = server.get(f"/runs/{run_id}/logs")
+    shown = server.get(f"/runs/{run_id}").ok()
+    assert leased(log) == "BREAKING", "all of that took longer than the lease held"
+    assert codes == [503] * 45 + [200] * 10
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert "lease" in refused.json["detail"]
+    assert shown["status"] == "finished"
+    # as soon as it is let go all is there again, also for who followed
+    holder.let_go()
+    for reader in readers:
+        reader.close()
+    assert server.get(f"/runs/{run_id}/logs").ok()["content"] == "before\n"
+    messages = list(follower.messages())
+    follower.leave()
+    assert "".join(message.get("content", "") for message in messages) == "before\n"
+    assert messages[-1] == {"type": "done", "status": "finished"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to run a job as another account")
+@pytest.mark.skipif(shutil.which("perl") is None, reason="needs a language that every account may run")
+def test_another_accounts_job_cannot_lease_its_log(server: Server) -> None:
+    """Neither the job nor another process of its account, while it runs or afterwards."""
+    command = f"id -un; perl -e {shlex.quote(LEASE_IN_PERL)}; exec sleep 1000"
+    body = {"name": "a", "command": command, "workdir": "/", "account": "nobody", "auto_start": True}
+    run_id = server.post("/runs", body).ok()["id"]
+    log = server.data / "attempts" / f"{run_id}-1" / "log"
+    until(lambda: log.exists() and log.stat().st_size > len("nobody\n"), "it has tried")
+    assert log.read_text() == "nobody\nrefused\n"
+    until((log.parent / "pid").exists, "it has a pid")
+    task = json.loads((log.parent / "pid").read_text())
+    account = pwd.getpwnam("nobody")
+    outside = Holder(f"/proc/{task['tasks'][0]}/fd/1", account.pw_uid, account.pw_gid)
+    assert outside.word() == "holding"
+    server.post(f"/runs/{run_id}/stop?grace_seconds=0").ok()
+    until(lambda: server.get(f"/runs/{run_id}").ok()["status"] == "stopped", "it has ended")
+    facts = log.stat()
+    assert (facts.st_uid, facts.st_mode & 0o777) == (0, 0o600)
+    for _ in range(10):
+        assert server.get(f"/runs/{run_id}/logs").ok()["content"] == "nobody\nrefused\n"
+    assert leased(log) == ""
+    assert outside.let_go().startswith("refused")

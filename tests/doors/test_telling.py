@@ -13,7 +13,7 @@ import pytest
 from rota.api import follow as following
 from rota.api import telling as module
 from rota.api.bell import Bell
-from rota.api.follow import Source, follow
+from rota.api.follow import Source, follow, followers
 from rota.api.render.story import story
 from rota.api.telling import Telling
 from rota.app.commands import Cancel, Submit
@@ -101,7 +101,7 @@ async def _followed(house: House) -> None:
         return telling.read(offset, limit)
 
     source = Source(lambda: house.rota.run(run_id), read, lambda run: 1, rings=True)
-    news = follow(run_id, source, bell)
+    news = follow(run_id, source, bell, followers())
     assert b"initial" in await asyncio.wait_for(anext(news), 30)
     waiting = asyncio.ensure_future(anext(news))
     await asyncio.sleep(following.POLL_S * 4)

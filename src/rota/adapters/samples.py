@@ -21,6 +21,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rota.adapters.files import open_regular
+from rota.app.ports import FileBusy
+
 MAX_ROWS = 10_000  # of one call
 MAX_FILE_BYTES = 64 << 20
 CHUNK = 8 << 20  # read at a time; a line is never as long
@@ -79,7 +82,7 @@ class FileSamples:
 
     def append(self, run_id: str, rows: Sequence[Mapping[str, Any]]) -> int:
         lines = [json.dumps(_clean(row)) for row in islice(rows, MAX_ROWS)]
-        fd = os.open(self._path(run_id), os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = _open(str(self._path(run_id)), os.O_CREAT | os.O_RDWR | os.O_APPEND)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)  # whole calls, one after another
             size = os.fstat(fd).st_size
@@ -95,7 +98,7 @@ class FileSamples:
     def series(self, run_id: str, points: int = 400, keys: int = 200) -> Mapping[str, Sequence[tuple[float, float]]]:
         path = self._path(run_id)
         try:
-            file = open(path, "rb", opener=_no_follow)  # noqa: SIM115 - closed below, however it goes
+            file = open(path, "rb", opener=_open)  # noqa: SIM115 - closed below, however it goes
         except FileNotFoundError:
             return {}
         with file, self._known(run_id) as known:
@@ -182,5 +185,8 @@ def _thin(steps: array[float], values: array[float], points: int) -> Sequence[tu
     return tuple((steps[n], values[n]) for n in chosen)
 
 
-def _no_follow(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _open(path: str, flags: int) -> int:
+    try:
+        return open_regular(path, flags)
+    except BlockingIOError:
+        raise FileBusy("the metrics are held by a file lease of another process; ask again") from None

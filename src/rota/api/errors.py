@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from rota.api.answers import Json
 from rota.app.errors import Conflict, Forbidden, Full, Invalid, NoSpace, NotFound, Refused, Unavailable
-from rota.app.ports import StoreError
+from rota.app.ports import FileBusy, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class AsAsked(Invalid):
 def install(app: FastAPI) -> None:
     app.add_exception_handler(Refused, refused)
     app.add_exception_handler(StoreError, unreadable)
+    app.add_exception_handler(FileBusy, busy)
     app.add_exception_handler(RequestValidationError, misshapen)
     app.add_exception_handler(HTTPException, plain)
 
@@ -74,6 +75,10 @@ def fault(field: str | None, message: str, given: Any = None) -> dict[str, Any]:
 async def unreadable(request: Request, error: Exception) -> Response:
     log.warning("the store did not answer: %s", error)
     return Json({"detail": "the store does not answer just now; ask again"}, 503, {"Retry-After": RETRY_AFTER_S})
+
+
+async def busy(request: Request, error: Exception) -> Response:
+    return Json({"detail": str(error)}, 503, {"Retry-After": RETRY_AFTER_S})
 
 
 async def misshapen(request: Request, error: Exception) -> Response:

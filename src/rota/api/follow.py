@@ -11,21 +11,23 @@ import codecs
 import re
 import time
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from rota.api.answers import dumps
-from rota.api.bell import Bell
+from rota.api.bell import MAX_WATCHERS, Bell
+from rota.api.filereads import FileReads
 from rota.api.render.words import RUN_WORDS
-from rota.app.ports import LogChunk
+from rota.app.errors import Unavailable
+from rota.app.ports import FileBusy, LogChunk
 from rota.core.run import ENDED, Run
 
 AT_FIRST = 102_400
 PIECE = 65_536
 POLL_S = 0.25  # of a log that somebody watches; its writer tells nobody
 BEAT_S = 15.0
-READERS = ThreadPoolExecutor(4, "rota-follow")  # their own: however many follow, other calls do not wait for them
+STUCK_S = 1.0  # how soon a follower whose read is stuck hears that the server stops
+STILL_HERE = b": still here\n\n"
 PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})")
 
 
@@ -52,29 +54,58 @@ class Source:
     rings: bool = False  # the bell rings for whatever is new in it
 
 
-async def follow(run_id: str, source: Source, bell: Bell, since: Place | None = None) -> AsyncGenerator[bytes, None]:
+def followers() -> FileReads:
+    """Threads for reading what is followed, apart from those of single reads. A follower has one read under way at most
+    and waits for it as long as it takes."""
+    return FileReads("rota-follow", calls=MAX_WATCHERS, limit_s=None)
+
+
+async def follow(
+    run_id: str, source: Source, bell: Bell, files: FileReads, since: Place | None = None
+) -> AsyncGenerator[bytes, None]:
     with bell.watch(run_id) as rung:
         reader = _Reader(source, since)
         kind, beat = "initial", time.monotonic()
         while not bell.closed:  # without a word of an end: whoever follows comes back to the next server
             rung.clear()
-            run, text = await asyncio.get_running_loop().run_in_executor(READERS, reader.look)
-            if text or kind == "initial":
+            looking = asyncio.ensure_future(files.read(run_id, reader.look))
+            try:
+                async for sign in _waiting(looking, bell):
+                    yield sign
+            finally:
+                given_up = looking.cancel()
+            if given_up:
+                return
+            run: Run | None
+            try:
+                run, text = looking.result()
+            except (FileBusy, Unavailable):  # the log cannot be opened just now: as if there were nothing new
+                run, text = None, ""
+            if text or (kind == "initial" and run is not None):
                 yield _event({"type": kind, "content": text, **reader.where}, reader.id)
                 kind, beat = "delta", time.monotonic()
                 continue
-            if reader.more(run):
+            if run is not None and reader.more(run):
                 continue
-            if run.state in ENDED:
+            if run is not None and run.state in ENDED:
                 rest = reader.rest()
                 if rest:
                     yield _event({"type": "delta", "content": rest, **reader.where}, reader.id)
                 yield _event({"type": "done", "status": RUN_WORDS[run.state]}, reader.id)
                 return
             if time.monotonic() - beat >= BEAT_S:
-                yield b": still here\n\n"
+                yield STILL_HERE
                 beat = time.monotonic()
             await _wait(rung, BEAT_S if source.rings else POLL_S)
+
+
+async def _waiting(looking: asyncio.Future[Any], bell: Bell) -> AsyncGenerator[bytes, None]:
+    """Wait for a read, however long it is stuck, with a sign of life now and then; not longer than the server lives."""
+    beat = time.monotonic()
+    while not (await asyncio.wait({looking}, timeout=STUCK_S))[0] and not bell.closed:
+        if time.monotonic() - beat >= BEAT_S:
+            yield STILL_HERE
+            beat = time.monotonic()
 
 
 async def _wait(rung: asyncio.Event, at_most_s: float) -> None:
@@ -118,12 +149,14 @@ class _Reader:
     def next(self, run: Run) -> str:
         """The next piece; "" = there is nothing new in this attempt's log."""
         newest = self._source.parts(run)
-        at_end, self._at_end = self._at_end, False
         if newest == 0:
+            self._at_end = False
             return ""
+        at_end = self._at_end
         self._attempt = newest if at_end else max(1, min(self._attempt, newest))
         offset, limit = (-AT_FIRST, AT_FIRST) if at_end else (self._offset, PIECE)
         chunk = self._source.read(self._attempt, offset, limit)
+        self._at_end = False  # only now: a log that could not be opened is asked for again
         if chunk.content:
             self._offset = chunk.offset + len(chunk.content)
         return self._decoder.decode(_whole_start(chunk) if at_end else chunk.content)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from rota.api.bell import Bell
 from rota.api.connections import Connections, bounds_here
+from rota.api.filereads import FileReads
+from rota.api.follow import followers
 from rota.api.gate import Gate
 from rota.api.groups import Groups
 from rota.api.hub import Hub
@@ -35,6 +37,8 @@ class House:
     version: str
     connections: Connections = field(default_factory=lambda: Connections(bounds_here()))
     people: Buckets = field(default_factory=lambda: Buckets(20_000.0, 40_000.0))
+    files: FileReads = field(default_factory=lambda: FileReads("rota-files"))
+    followed: FileReads = field(default_factory=followers)
     agents: Buckets = field(init=False)
     groups: Groups = field(init=False)
     bell: Bell = field(init=False)

@@ -87,6 +87,10 @@ class Live:
 Observation = Absent | Live | Exit
 
 
+class FileBusy(Exception):
+    """A file cannot be opened without waiting: another process holds a lease on it. The same call may be sent again."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogChunk:
     content: bytes
@@ -119,7 +123,8 @@ class Backend(Protocol):
         """The end of this attempt is durable in the store; its log stays."""
 
     def read_log(self, attempt_id: str, offset: int, limit: int) -> LogChunk:
-        """Bytes of the attempt's output; a negative offset counts from the end; no log yet is an empty chunk."""
+        """Bytes of the attempt's output; a negative offset counts from the end; no log yet is an empty chunk. Raises
+        FileBusy while the log cannot be opened without waiting."""
 
     def enforced(self) -> Collection[str] | None:
         """Which limits hold here: "memory", "cpu" (of a run that asks for amounts), "pids" (of every run). None = not

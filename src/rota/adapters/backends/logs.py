@@ -11,17 +11,22 @@ import errno
 import os
 
 from rota.adapters.backends import records
-from rota.app.ports import LogChunk
+from rota.adapters.files import open_regular
+from rota.app.ports import FileBusy, LogChunk
 
 MAX_CHUNK = 8 << 20
+NO_LOG = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # not there, or not a file of ours
+LEASED = "the log is held by a file lease (fcntl F_SETLEASE) of another process; ask again"
 
 
 def read_log(root: str, attempt_id: str, offset: int, limit: int) -> LogChunk:
     directory = records.attempt_dir(root, attempt_id)
     try:
-        fd = os.open(f"{directory}/log", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = open_regular(f"{directory}/log")
+    except BlockingIOError:
+        raise FileBusy(LEASED) from None
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if error.errno in NO_LOG:
             return LogChunk(b"", 0, 0)
         raise
     try:

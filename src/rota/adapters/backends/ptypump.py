@@ -18,11 +18,16 @@ import struct
 import termios
 import threading
 
+from rota.adapters.files import open_regular
+
 MAX_CLIENTS = 4
 MAX_OWED = 1 << 18  # bytes a client may lag behind
 MAX_TYPED = 1 << 16  # bytes the command has not read yet
 REPLAY = 1 << 13
 CHUNK = 1 << 16
+# A process outside the attempt may have the terminal's other end and write for ever: at the end only what can have been
+# written before, of which the kernel keeps far less than this.
+LAST_CHUNKS = 32
 SOCKET = "tty"
 
 
@@ -71,8 +76,9 @@ class PtyPump:
             ready = self._poll()
             over = self._enough in ready
             if self._master in ready or over:
-                while self._copy_output() and over:
-                    pass  # all that is left
+                for _ in range(LAST_CHUNKS):
+                    if not self._copy_output() or not over:
+                        break
             if self._server.fileno() in ready:
                 self._accept()
             if self._typed:
@@ -122,9 +128,14 @@ class PtyPump:
         self._clients[connection.fileno()] = Client(connection, self._newest())
 
     def _newest(self) -> bytes:
-        with open(f"{self._directory}/log", "rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - REPLAY))
-            return log.read(REPLAY)
+        try:
+            log = open_regular(f"{self._directory}/log")
+        except OSError:
+            return b""  # a client sees what comes from now on
+        try:
+            return os.pread(log, REPLAY, max(0, os.fstat(log).st_size - REPLAY))
+        finally:
+            os.close(log)
 
     def _serve(self, client: Client) -> None:
         """First hear, then speak: the last words of one who has hung up still count."""

@@ -26,6 +26,7 @@ import signal
 from rota.adapters.backends import confine, heard, procs, records, task
 from rota.adapters.backends.limits import GIB, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
+from rota.adapters.backends.pipepump import PipePump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Shim:
         self.unsaved = ""  # and for one that came too suddenly
         self.started_tick: float | None = None
         self.pump: PtyPump | None = None
+        self.pipe: PipePump | None = None
         self.oom = False
 
     def run(self) -> None:
@@ -134,8 +136,7 @@ class Shim:
         if account is not None:
             self.uid = account.uid
         self._make_checkpoint_dir(account)
-        if account is not None and account.privileged:
-            os.fchown(self.log, account.uid, account.gid)  # so that the job may open /dev/stderr
+        output = self._open_pipe(account) if account is not None and account.foreign else self.log
         if self.order["confine"]:
             self._confine_tasks()
         if self._is_bounded():
@@ -144,7 +145,7 @@ class Shim:
         go, release = os.pipe()
         self.errors, errors = os.pipe()
         try:
-            fds = task.Fds(self.house.null, self.log, go, release, errors)
+            fds = task.Fds(self.house.null, output, go, release, errors)
             for rank in range(len(self.order["tasks"])):
                 groups = [group for group in self.subgroups if group.endswith(f"/{rank}")]
                 pid = os.fork()
@@ -153,6 +154,8 @@ class Shim:
                     task.begin(self.order, rank, account, fds, groups)
                 self.tasks[pid] = rank
             self.leaders = list(self.tasks)
+            if self.pipe is not None:
+                self.pipe.start()
             tick = procs.boottime()
             self._publish_pid(tick)
             self._read_stop()
@@ -165,6 +168,12 @@ class Shim:
         if not self.cause:
             self._begun(tick)
             select.select([self.errors], [], [], EXEC_WAIT_S)  # end of file: all run. A word: one does not
+
+    def _open_pipe(self, account: task.Account) -> int:
+        """The end of a pipe to print into: the log of an account's job must not be that account's file."""
+        self.pipe = PipePump(self.log)
+        os.fchown(self.pipe.output, account.uid, account.gid)  # so that the job may open /dev/stderr
+        return self.pipe.output
 
     def _open_terminal(self) -> int:
         from rota.adapters.backends.ptypump import PtyPump  # threads and sockets: only for those who want a terminal
@@ -378,8 +387,9 @@ class Shim:
             self._kill_all()
             signal.sigtimedwait((signal.SIGCHLD,), pause)
             pause = min(pause * 2, 0.1)
-        if self.pump is not None:
-            self.pump.close()
+        for pump in (self.pump, self.pipe):
+            if pump is not None:
+                pump.close()
         if self.order["checkpoint_dir"] is not None:
             try:
                 os.rmdir(self.order["checkpoint_dir"])  # most runs leave it empty

@@ -52,6 +52,7 @@ class Account:
             raise Refused(f"no such account on this machine: {name}") from None
         self.name, self.uid, self.gid, self.home = name, entry.pw_uid, entry.pw_gid, entry.pw_dir
         self.privileged = os.geteuid() == 0
+        self.foreign = os.geteuid() != self.uid  # it must not get at what is the server's
         if not self.privileged and os.geteuid() != self.uid:
             raise Refused(f"cannot run as {name}: the server is not root")
 

@@ -17,13 +17,13 @@ from rota.api.faults import faults
 from rota.api.follow import Place, Source, follow
 from rota.api.house import House
 from rota.api.patient import Patient
-from rota.api.render.links import TAIL_BYTES, wandb_dir
+from rota.api.render.links import wandb_dir
 from rota.api.render.text import page
+from rota.api.render.whole import tail
 from rota.api.router import Router
 from rota.api.telling import Telling
-from rota.app.authz import Principal
 from rota.app.errors import Unavailable
-from rota.app.ports import LogChunk
+from rota.app.ports import FileBusy, LogChunk
 from rota.core.ids import attempt_id
 from rota.core.run import ENDED, Run
 
@@ -62,7 +62,7 @@ STREAM: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/runs/{run_id}/logs", summary="A piece of a run's log", responses={200: {"model": Page}, **faults(404)})
-def logs(
+async def logs(
     house: HouseDep,
     who: Caller,
     run_id: RunId,
@@ -70,9 +70,13 @@ def logs(
     limit: Limit = 10_000,
     attempt: Attempt = None,
 ) -> Json:
-    """The next piece begins at `offset` plus the bytes of `content`. No log yet is an empty one."""
-    run = seen(house, who, run_id)
-    chunk = house.service.log(run_id, offset, min(limit, CAP), attempt)
+    """The next piece begins at `offset` plus the bytes of `content`. No log yet is an empty one; one that cannot be
+    read without waiting long is a 503."""
+
+    def read() -> tuple[Run, LogChunk]:
+        return seen(house, who, run_id), house.service.log(run_id, offset, min(limit, CAP), attempt)
+
+    run, chunk = await house.files.read(run_id, read)
     note = {} if run.spec.holder is None else {"note": ELSEWHERE}
     return Json({**page(chunk, run.state in ENDED), **note})
 
@@ -126,7 +130,7 @@ def stream_sidecar(house: HouseDep, who: Caller, run_id: RunId, last_event_id: L
 def _stream(house: House, run_id: str, source: Source, last_event_id: str | None) -> Response:
     if house.bell.full:
         raise Unavailable("too many logs are being followed; try again later")
-    return Patient(follow(run_id, source, house.bell, Place.read(last_event_id)))
+    return Patient(follow(run_id, source, house.bell, house.followed, Place.read(last_event_id)))
 
 
 def _telling(house: House, run_id: str) -> Telling:
@@ -138,31 +142,38 @@ def _telling(house: House, run_id: str) -> Telling:
     summary="What a run left behind",
     responses={200: {"model": list[Artifact]}, **faults(404)},
 )
-def artifacts(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+async def artifacts(house: HouseDep, who: Caller, run_id: RunId) -> Json:
     """Logs of its attempts, what lies in its checkpoint directory, and its W&B directory. `path` is on the server's
     disk."""
-    return Json(_artifacts(house, who, seen(house, who, run_id)))
+    return Json(await house.files.read(run_id, lambda: _artifacts(house, seen(house, who, run_id))))
 
 
-def _artifacts(house: House, who: Principal, run: Run) -> list[dict[str, Any]]:
+def _artifacts(house: House, run: Run) -> list[dict[str, Any]]:
     root = house.settings.data_dir.expanduser().absolute()
     found: list[dict[str, Any]] = []
     for number in range(max(1, run.attempts_made - MOST_FILES + 1), run.attempts_made + 1):
-        size = house.service.log(run.id, 0, 0, number).size
-        if size:
+        size = _log_size(house, run.id, number)
+        if size != 0:
             where = root / "attempts" / attempt_id(run.id, number) / "log"
             url = f"/runs/{run.id}/logs?attempt={number}"
             found.append(
                 {"name": f"log of attempt {number}", "path": str(where), "type": "log", "size": size, "url": url}
             )
     found += _files(root / "checkpoints" / run.id)
-    tail = house.service.log(run.id, -TAIL_BYTES, TAIL_BYTES).content.decode("utf-8", "replace")
-    wandb = run.spec.labels.get("wandb_dir") or wandb_dir(tail, run.spec.workdir)
+    wandb = run.spec.labels.get("wandb_dir") or wandb_dir(tail(house, run.id), run.spec.workdir)
     if wandb:
         found.append(
             {"name": os.path.basename(wandb.rstrip("/")) or wandb, "path": wandb, "type": "wandb", "size": None}
         )
     return found
+
+
+def _log_size(house: House, run_id: str, number: int) -> int | None:
+    """None = there is one that cannot be opened just now."""
+    try:
+        return house.service.log(run_id, 0, 0, number).size
+    except FileBusy:
+        return None
 
 
 def _files(directory: Directory) -> list[dict[str, Any]]:

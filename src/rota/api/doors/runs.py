@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from rota.api.act import act
@@ -21,7 +22,7 @@ from rota.api.newrun import NewRun, submit_run
 from rota.api.render.limits import warnings
 from rota.api.render.reservation import note_of
 from rota.api.render.run import MadeRun, Renderer, RunShape
-from rota.api.render.whole import whole
+from rota.api.render.whole import from_log, whole
 from rota.api.render.words import RUN_WORDS, argv_of
 from rota.api.router import Router
 from rota.api.sweepbook import sweep_for
@@ -105,9 +106,16 @@ def _suggested(house: House, run: Run) -> dict[str, Any]:
 
 
 @router.get("/runs/{run_id}", summary="One run, whole", responses={200: {"model": RunShape}, **faults(404)})
-def get_run(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+async def get_run(house: HouseDep, who: Caller, run_id: RunId) -> Json:
     """While it waits: every reason why, its place and when it is expected to start. With metrics: its charts."""
-    return Json(whole(house, who, seen(house, who, run_id)))
+
+    def look() -> tuple[Run, dict[str, Any]]:
+        run = seen(house, who, run_id)
+        return run, whole(house, who, run)
+
+    run, answer = await run_in_threadpool(look)
+    found = await from_log(house, run)
+    return Json({**answer, **found, "wandb_dir": answer["wandb_dir"] or found["wandb_dir"]})
 
 
 class Change(Body):

@@ -10,9 +10,12 @@ from rota.api.render.reservation import note_of
 from rota.api.render.run import Renderer
 from rota.api.render.series import charts
 from rota.app.authz import Principal
-from rota.app.errors import NotFound
+from rota.app.errors import NotFound, Unavailable
+from rota.app.ports import FileBusy
 from rota.core.explain import Explanation
 from rota.core.run import WAITING, Run
+
+NOTHING: dict[str, Any] = {"links": [], "wandb_dir": None}
 
 
 def whole(house: House, who: Principal, run: Run) -> dict[str, Any]:
@@ -25,11 +28,28 @@ def whole(house: House, who: Principal, run: Run) -> dict[str, Any]:
         answer |= waiting(house, who, service.explain(run.id), service.eta(run.id))
         if run.spec.reservation and (note := note_of(house, run)):
             answer["note"] = note
-    answer |= charts(house.samples.series(run.id))
-    tail = service.log(run.id, -TAIL_BYTES, TAIL_BYTES).content.decode("utf-8", "replace")
-    answer["links"] = links(tail)
-    answer["wandb_dir"] = answer["wandb_dir"] or wandb_dir(tail, run.spec.workdir)
-    return answer
+    return answer | charts(house.samples.series(run.id))
+
+
+async def from_log(house: House, run: Run) -> dict[str, Any]:
+    """What of a run is only found at the end of its log; nothing where that cannot be read just now."""
+
+    def search() -> dict[str, Any]:
+        text = tail(house, run.id)
+        return {"links": links(text), "wandb_dir": wandb_dir(text, run.spec.workdir)}
+
+    try:
+        return await house.files.read(run.id, search) if run.attempts_made else NOTHING
+    except Unavailable:
+        return NOTHING
+
+
+def tail(house: House, run_id: str) -> str:
+    """The end of the newest log; "" where it cannot be opened just now."""
+    try:
+        return house.service.log(run_id, -TAIL_BYTES, TAIL_BYTES).content.decode("utf-8", "replace")
+    except FileBusy:
+        return ""
 
 
 def waiting(house: House, who: Principal, explanation: Explanation, eta: float | None) -> dict[str, Any]:

@@ -123,6 +123,7 @@ def _follow(service: Service, run_id: str) -> Run:
     from concurrent.futures import wait as futures_wait
 
     from rota.app.errors import Refused
+    from rota.app.ports import FileBusy
 
     ended: Future[Run] = Future()
 
@@ -140,7 +141,11 @@ def _follow(service: Service, run_id: str) -> Run:
         pause_s = min(pause_s * 1.2, 0.3)  # a silent job is looked at less and less often
         made = service.run(run_id).attempts_made
         while attempt <= made:  # one that is followed by another has ended, so it is read to its end first
-            chunk = service.log(run_id, offset, attempt=attempt)
+            try:
+                chunk = service.log(run_id, offset, attempt=attempt)
+            except FileBusy:  # its log is leased: the kernel ends that within a minute
+                over = False
+                break
             _show(chunk.content)
             pause_s = 0.02 if chunk.content else pause_s
             offset = chunk.offset + len(chunk.content)

@@ -1,0 +1,90 @@
+"""The shim's side of a pipe: copy what the tasks of another account print into the log.
+
+A job that runs as another account than the server never gets the log file itself. With a descriptor of a file of its
+own a process can take a lease on that file, preallocate the disk, link the file elsewhere and write to it after the end
+of the attempt. With a pipe none of that is possible, and the pipe ends with the attempt even where a process outside
+still has the other end (ADR 11). One thread reads, beside the shim's main thread, which waits for signals.
+"""
+
+from __future__ import annotations
+
+import _thread  # threading itself would be one more import in every shim
+import errno
+import os
+import select
+
+CHUNK = 1 << 16
+# At the end only what was printed before: a pipe of an account without privileges holds 1 MiB at most (pipe-max-size).
+LAST_CHUNKS = 32
+
+
+class PipePump:
+    def __init__(self, log: int) -> None:
+        self._log = log
+        self._source, self.output = os.pipe()  # `output` is for the tasks
+        self._enough, self._finish = os.pipe()
+        self._ended = _thread.allocate_lock()
+        self._ended.acquire()
+        self._lost, self._why = 0, ""
+        self._started = False
+        os.set_blocking(self._source, False)
+
+    def start(self) -> None:
+        """Begin to copy. Call it when all tasks are forked: the child of a process with threads is a delicate one."""
+        self._close_output()
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError as error:  # the limit on processes, as fork would say it
+            raise OSError(errno.EAGAIN, str(error)) from None
+        self._started = True
+
+    def close(self) -> None:
+        """Copy what was printed up to now, then leave. No task lives any more."""
+        self._close_output()
+        os.close(self._finish)
+        if self._started:
+            self._ended.acquire()
+        for _ in range(LAST_CHUNKS):
+            if self._copy() <= 0:
+                break
+        os.close(self._source)
+        os.close(self._enough)
+        if self._lost:
+            self._write(f"\n[... {self._lost} bytes of output were lost: {self._why} ...]\n".encode())
+
+    def _close_output(self) -> None:
+        if self.output >= 0:
+            os.close(self.output)
+            self.output = -1
+
+    def _run(self) -> None:
+        try:
+            poll = select.poll()
+            poll.register(self._enough, select.POLLIN)
+            poll.register(self._source, select.POLLIN)
+            while True:
+                ready = {fd for fd, _ in poll.poll()}
+                if self._enough in ready:
+                    return
+                if self._copy() == 0:
+                    # every task has closed its output; what may still come is read at the end
+                    poll.unregister(self._source)
+        finally:
+            self._ended.release()
+
+    def _copy(self) -> int:
+        """Copy what is there and return how much that was; 0: nobody has the other end any more, -1: nothing now."""
+        try:
+            output = os.read(self._source, CHUNK)
+        except BlockingIOError:
+            return -1
+        self._write(output)
+        return len(output)
+
+    def _write(self, output: bytes) -> None:
+        while output:
+            try:
+                output = output[os.write(self._log, output) :]
+            except OSError as error:  # a full disk must not stop the program
+                self._lost, self._why = self._lost + len(output), str(error.strerror)
+                return

@@ -1,0 +1,107 @@
+"""Read files in threads of their own, bounded in number and in time, so that a stuck read costs nobody else's call.
+
+A read can be stuck for long: on a dead network file system, or in a job's directory on FUSE. Its thread is then lost
+until the read returns, but that thread serves no other calls, and the caller is told to ask again. The files of one run
+get a few of the threads only, so that those of other runs stay readable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from rota.app.errors import Unavailable
+
+T = TypeVar("T")
+
+THREADS = 16
+MAX_OF_ONE_RUN = 4  # threads
+MAX_CALLS = 512  # that read or wait for a thread
+LIMIT_S = 5.0  # for both together
+
+
+class FileReads:
+    def __init__(
+        self, name: str, *, threads: int = THREADS, calls: int = MAX_CALLS, limit_s: float | None = LIMIT_S
+    ) -> None:
+        self._name, self._most_threads, self._most_calls, self._limit_s = name, threads, calls, limit_s
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._started = 0
+        self._calls = 0
+        self._idle = asyncio.Semaphore(threads)
+        self._lanes: dict[str, _Lane] = {}
+
+    async def read(self, run_id: str, work: Callable[[], T]) -> T:
+        """Return what `work` returns, called in a thread. Raises Unavailable when that takes too long, or when too many
+        wait already."""
+        if self._calls >= self._most_calls:
+            raise Unavailable("too many files are being read just now; ask again")
+        self._calls += 1
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await asyncio.shield(await self._begin(run_id, work))
+        except TimeoutError:
+            why = f"the files of run {run_id} could not be read within {self._limit_s:g} s; ask again"
+            raise Unavailable(why) from None
+        finally:
+            self._calls -= 1
+
+    async def _begin(self, run_id: str, work: Callable[[], T]) -> asyncio.Future[T]:
+        lane = self._lanes.setdefault(run_id, _Lane())
+        lane.users += 1
+        try:
+            await lane.slots.acquire()
+            try:
+                await self._idle.acquire()
+            except BaseException:
+                lane.slots.release()
+                raise
+        except BaseException:
+            self._leave(run_id, lane)
+            raise
+        future: Future[T] = Future()
+        self._submit(future, work)
+        reading = asyncio.wrap_future(future)
+
+        def ended(reading: asyncio.Future[T]) -> None:
+            self._idle.release()
+            lane.slots.release()
+            self._leave(run_id, lane)
+            if not reading.cancelled():
+                reading.exception()  # seen, also where nobody waits for it any more
+
+        reading.add_done_callback(ended)
+        return reading
+
+    def _leave(self, run_id: str, lane: _Lane) -> None:
+        lane.users -= 1
+        if not lane.users:
+            del self._lanes[run_id]
+
+    def _submit(self, future: Future[Any], work: Callable[[], Any]) -> None:
+        if self._started < self._most_threads:
+            self._started += 1
+            # daemons: a stuck one must not keep the server from ending, which those of an executor would
+            threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
+        self._work.put((future, work))
+
+    def _run(self) -> None:
+        while True:
+            future, work = self._work.get()
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - it is the caller's, and the thread goes on
+                future.set_exception(error)
+            del future, work
+
+
+class _Lane:
+    """The threads that one run's files may take."""
+
+    def __init__(self) -> None:
+        self.slots = asyncio.Semaphore(MAX_OF_ONE_RUN)
+        self.users = 0  # calls that read or wait

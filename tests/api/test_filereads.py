@@ -1,0 +1,86 @@
+"""Reads of files that may be stuck: threads of their own, a bound on how many wait, and an answer in time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from rota.api.filereads import MAX_OF_ONE_RUN, FileReads
+from rota.app.errors import NotFound, Unavailable
+
+SOON_S = 0.2  # the limit for a read that is meant to be stuck
+LATE_S = 60.0
+
+
+@pytest.fixture
+def stuck() -> Iterator[threading.Event]:
+    """What a stuck read waits for; set at the end, whatever happened."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_an_answer_or_an_error_comes_back_from_a_thread_of_its_own() -> None:
+    async def read() -> None:
+        files = FileReads("rota-files")
+        assert (await files.read("a", lambda: threading.current_thread().name)).startswith("rota-files")
+
+        def missing() -> None:
+            raise NotFound("Run not found")
+
+        with pytest.raises(NotFound):
+            await files.read("a", missing)
+        assert await asyncio.gather(*(files.read("a", partial(int, n)) for n in range(100))) == list(range(100))
+        assert not files._lanes and not files._calls, "nothing is kept of what is over"
+
+    asyncio.run(read())
+
+
+def test_a_stuck_read_is_given_up_and_costs_other_runs_nothing(stuck: threading.Event) -> None:
+    async def read() -> None:
+        files = FileReads("rota-files", threads=MAX_OF_ONE_RUN + 1, limit_s=SOON_S)
+        lost = [files.read("dead", lambda: stuck.wait(LATE_S)) for _ in range(MAX_OF_ONE_RUN * 3)]
+        for each in await asyncio.gather(*lost, return_exceptions=True):
+            assert isinstance(each, Unavailable) and "within" in each.message
+        files._limit_s = LATE_S
+        assert await files.read("alive", lambda: "there") == "there"
+        # when the disk is back its threads are, too
+        stuck.set()
+        assert await files.read("dead", lambda: "back") == "back"
+
+    asyncio.run(read())
+
+
+def test_when_too_many_wait_the_next_is_refused_at_once(stuck: threading.Event) -> None:
+    async def read() -> None:
+        files = FileReads("rota-files", threads=1, calls=3, limit_s=LATE_S)
+        waiting = [asyncio.ensure_future(files.read("dead", lambda: stuck.wait(LATE_S))) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="too many"):
+            await files.read("alive", lambda: "there")
+        stuck.set()
+        assert await asyncio.gather(*waiting) == [True] * 3
+        assert await files.read("alive", lambda: "there") == "there"
+
+    asyncio.run(read())
+
+
+def test_a_caller_who_leaves_keeps_no_thread(stuck: threading.Event) -> None:
+    async def read() -> None:
+        files = FileReads("rota-files", threads=1, limit_s=LATE_S)
+        first = asyncio.ensure_future(files.read("a", lambda: stuck.wait(LATE_S)))
+        second = asyncio.ensure_future(files.read("b", lambda: "never read"))
+        while files._calls < 2:
+            await asyncio.sleep(0)
+        for each in (first, second):
+            each.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert set(files._lanes) == {"a"}, "the stuck thread counts until it is back"
+        stuck.set()
+        assert await files.read("c", lambda: "next") == "next"
+
+    asyncio.run(read())
