@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,67 @@ def test_a_flood_is_bounded_on_disk(rig: LocalRig, backend: LocalBackend, report
     newest = backend.read_log(order.attempt_id, -1000, 1000)
     assert len(newest.content) == 1000 and set(newest.content) == set(b"y\n")
     assert newest.size == log.stat().st_size
+
+
+def used(log: Path | int) -> int:
+    return os.stat(log).st_blocks * 512
+
+
+@pytest.fixture
+def capped(directory: Path) -> Iterator[tuple[int, logcap.LogCap]]:
+    """A log that a job may open for itself, as one of the server's own account can."""
+    log = os.open(directory / "log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    yield log, logcap.LogCap(log, str(directory), 64 << 10)
+    os.close(log)
+
+
+def test_preallocated_blocks_are_given_back(tmp_path: Path, directory: Path, capped: tuple[int, logcap.LogCap]) -> None:
+    log, cap = capped
+    os.write(log, b"begin\n")
+    subprocess.run(["fallocate", "--keep-size", "-l", "32M", directory / "log"], check=True)
+    assert used(log) >= 32 << 20
+    cap.check()
+    assert used(log) <= 128 << 10
+    assert read_on(tmp_path)[0] == b"begin\n"
+    os.write(log, b"end\n")
+    assert read_on(tmp_path)[0] == b"begin\nend\n"
+
+
+def test_a_preallocated_hole_is_made_again(directory: Path, capped: tuple[int, logcap.LogCap]) -> None:
+    log, cap = capped
+    os.truncate(directory / "log", 32 << 20)
+    cap.check()
+    subprocess.run(["fallocate", "-l", "32M", directory / "log"], check=True)
+    assert used(log) >= 31 << 20
+    cap.check()
+    assert used(log) <= 128 << 10
+
+
+def test_a_log_that_was_made_long_and_short_again_is_still_capped(
+    tmp_path: Path, directory: Path, capped: tuple[int, logcap.LogCap]
+) -> None:
+    log, cap = capped
+    os.truncate(directory / "log", 1 << 34)
+    cap.check()
+    os.truncate(directory / "log", 0)
+    assert read_on(tmp_path) == (b"", 0)
+    cap.check()
+    for _ in range(8):
+        os.write(log, b"x" * (1 << 20))
+        cap.check()
+    assert used(log) <= 128 << 10
+    content, offset = read_on(tmp_path)
+    assert offset == 8 << 20 and content.count(b"dropped by the log cap") == 1 and b"\0" not in content
+
+
+def test_what_was_preallocated_last_is_gone_at_the_end(rig: LocalRig, backend: LocalBackend, reports: Reports) -> None:
+    script = "echo begin; fallocate --keep-size -l 64M /proc/self/fd/1"
+    order = rig.order("succeed", argv=("sh", "-c", script), log_cap_bytes=1 << 20)
+    backend.launch(order)
+    assert rig.end_of(reports, order).ok
+    log = rig.path(order.attempt_id, "log")
+    assert log.read_bytes() == b"begin\n"
+    assert used(log) <= 2 << 20
 
 
 def test_a_link_is_not_followed(tmp_path: Path, directory: Path) -> None:

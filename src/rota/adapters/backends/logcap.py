@@ -4,7 +4,13 @@ The first quarter of the cap is kept (how it began) and the newest half (how it 
 back to the file system as a hole. `dropped` records the hole *before* it is made: a reader who looks at the record
 after reading the data knows which zeros were never printed. Where holes cannot be made the file is cut back to its
 beginning instead, and offsets restart.
+
+A job of the server's own account has the file itself, so the length alone says little: a job can preallocate blocks
+beyond the end or inside the hole, and make the log long and short again. So the blocks really used are counted as well,
+and those that hold nothing of the log are freed.
 """
+
+# ruff: noqa: SIM105 - contextlib would be one more import in every shim
 
 from __future__ import annotations
 
@@ -29,12 +35,24 @@ class LogCap:
 
     def check(self) -> float:
         """Trim when needed; returns how soon to look again, in seconds."""
-        size = os.fstat(self._log).st_size
+        facts = os.fstat(self._log)
+        size = facts.st_size
+        if size < self._hole_end:
+            self._forget_hole()
         kept = size - (self._hole_end - self._head)
         if kept > self._cap:
             self._trim(size)
             return 0.1
+        # Twice: some file systems (XFS) preallocate as much as a growing file has, and give it back by themselves.
+        if facts.st_blocks * 512 > 2 * self._cap:
+            self._give_back()
+            return 0.1
         return 1.0 if kept < self._cap // 2 else 0.1
+
+    def settle(self) -> None:
+        """Bring the log within its cap when nothing writes to it any more."""
+        if self.check() < 1.0:
+            self.check()
 
     def _trim(self, size: int) -> None:
         end = (size - self._cap // 2) // BLOCK * BLOCK
@@ -45,10 +63,28 @@ class LogCap:
         except OSError:
             return  # a full disk: try again soon, and let the job live
         # The whole hole each time, not only what is new: cheap, and right even if an earlier call was cut short.
-        args = (ctypes.c_int(PUNCH_HOLE_KEEP_SIZE), ctypes.c_longlong(self._head), ctypes.c_longlong(end - self._head))
-        if libc.fallocate64(ctypes.c_int(self._log), *args) == 0:
+        if self._punch(end):
             self._hole_end = end
             return
         os.unlink(f"{self._directory}/dropped")
         os.ftruncate(self._log, self._head)
         os.write(self._log, b"\n[... %d bytes dropped by the log cap ...]\n" % (size - self._head))
+
+    def _punch(self, end: int) -> bool:
+        args = (ctypes.c_int(PUNCH_HOLE_KEEP_SIZE), ctypes.c_longlong(self._head), ctypes.c_longlong(end - self._head))
+        return bool(libc.fallocate64(ctypes.c_int(self._log), *args) == 0)
+
+    def _give_back(self) -> None:
+        """Free blocks that hold nothing of the log: inside the hole, and beyond the end. A line that is printed at this
+        very moment may be lost; a program that only prints never gets here."""
+        if self._hole_end > self._head:
+            self._punch(self._hole_end)
+        os.ftruncate(self._log, os.fstat(self._log).st_size)
+
+    def _forget_hole(self) -> None:
+        """The log was cut to less than where its hole ended: what is in it now is new."""
+        self._hole_end = self._head
+        try:
+            os.unlink(f"{self._directory}/dropped")
+        except FileNotFoundError:
+            pass

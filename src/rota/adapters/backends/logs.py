@@ -47,7 +47,7 @@ def _read(fd: int, directory: str, offset: int, limit: int) -> LogChunk:
 
 def _read_around(fd: int, hole: tuple[int, int], offset: int, limit: int) -> LogChunk:
     size = os.fstat(fd).st_size
-    begin, end = hole
+    begin, end = (min(edge, size) for edge in hole)  # the log may have been cut since
     start = max(0, size + offset) if offset < 0 else min(offset, size)
     if start >= end:
         return LogChunk(os.pread(fd, limit, start), start, size)

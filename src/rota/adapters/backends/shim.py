@@ -390,6 +390,10 @@ class Shim:
         for pump in (self.pump, self.pipe):
             if pump is not None:
                 pump.close()
+        try:
+            self.cap.settle()
+        except OSError as error:  # the end must be recorded all the same
+            self._note(f"log cap: {error}")
         if self.order["checkpoint_dir"] is not None:
             try:
                 os.rmdir(self.order["checkpoint_dir"])  # most runs leave it empty
