@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE, USAGE
-from rota.client.errors import BadAnswer, NotFound, Refused, RotaError, Unauthorised, Unreachable
+from rota.client.errors import BadAnswer, NotFound, Refused, RotaError, Unauthorised, Unreachable, Untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -78,7 +78,7 @@ def fail(error: RotaError, about: str = "") -> int:
 
 
 def exit_code(error: RotaError) -> int:
-    if isinstance(error, Unreachable | BadAnswer) or _stranger(error):
+    if isinstance(error, Unreachable | Untrusted | BadAnswer) or _stranger(error):
         return UNREACHABLE
     if isinstance(error, Unauthorised):
         return NOT_AUTHORISED

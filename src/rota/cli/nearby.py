@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rota.cli.connect import connect
-from rota.client.address import DEFAULT_URL, find_url
+from rota.client.address import DEFAULT_URL, SYSTEM, find_url
 from rota.client.errors import RotaError
 
 
@@ -23,7 +23,8 @@ def server_of(server: str, data_dir: Path) -> str:
         return socket
     if (root / "rota.db").exists() or _named(data_dir):
         return ""
-    return DEFAULT_URL if _answers(DEFAULT_URL) else ""
+    likely = url if where == SYSTEM else DEFAULT_URL
+    return likely if _answers(likely) else ""
 
 
 def _named(data_dir: Path) -> bool:

@@ -1,7 +1,8 @@
 """Where the server is and what to show it: from arguments, the environment, and two files.
 
 URL    ROTA_URL, else RESEARCH_AGENT_SERVER_URL, else the unix socket in the data directory where there is one (no
-       password needed: the kernel says who calls), else http://127.0.0.1:10000.
+       password needed: the kernel says who calls, and who answers), else that of the machine's own server
+       (`rota service install --system`), else http://127.0.0.1:10000.
 Token  ROTA_TOKEN, else RESEARCH_AGENT_USER_AUTH_TOKEN, else the file ~/.config/rota/token, which must be its owner's
        alone.
 """
@@ -16,6 +17,8 @@ from collections.abc import Mapping
 from rota.client.errors import RotaError
 
 DEFAULT_URL = "http://127.0.0.1:10000"
+SYSTEM_SOCKET = "/var/lib/rota/rota.sock"  # of the unit that `rota service install --system` writes
+SYSTEM = "the socket of this machine's server"
 URL_NAMES = ("ROTA_URL", "RESEARCH_AGENT_SERVER_URL")
 TOKEN_NAMES = ("ROTA_TOKEN", "RESEARCH_AGENT_USER_AUTH_TOKEN")
 MAX_TOKEN = 4096
@@ -69,6 +72,8 @@ def find_url(env: Mapping[str, str] | None = None) -> tuple[str, str]:
     path = os.path.join(data_dir(env), "rota.sock")
     if _is_socket(path):
         return f"unix://{path}", "the socket in the data directory"
+    if _is_socket(SYSTEM_SOCKET):
+        return f"unix://{SYSTEM_SOCKET}", SYSTEM
     return DEFAULT_URL, "default"
 
 
@@ -100,8 +105,13 @@ def read_token(path: str) -> str:
 
 def token_file(env: Mapping[str, str]) -> str:
     """Where `rota login` keeps the token; "" for somebody without a home."""
+    return config_file(env, "token")
+
+
+def config_file(env: Mapping[str, str], name: str) -> str:
+    """A file of this account's configuration; "" for somebody without a home."""
     base = env.get("XDG_CONFIG_HOME") or (os.path.join(env["HOME"], ".config") if env.get("HOME") else "")
-    return os.path.join(base, "rota", "token") if base else ""
+    return os.path.join(base, "rota", name) if base else ""
 
 
 def data_dir(env: Mapping[str, str]) -> str:

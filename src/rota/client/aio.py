@@ -60,6 +60,9 @@ class Streams:
         except OSError as error:
             raise lost(error) from error
 
+    def socket_of(self, link: Link) -> Any:
+        return link[1].get_extra_info("socket")
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 

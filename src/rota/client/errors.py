@@ -2,6 +2,7 @@
 
 RotaError
 ├── Unreachable        nobody answered: refused, timed out, cut off
+├── Untrusted          somebody listens there who may not see the token; nothing was sent
 ├── BadAnswer          somebody answered, but not as a Rota server does
 └── Refused            the server said no: status, detail, field
     ├── Unauthorised   401: who are you?
@@ -24,6 +25,10 @@ class Unreachable(RotaError):
     def __init__(self, message: str, *, sent: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
+
+
+class Untrusted(RotaError):
+    """The address is held by an account that no token is for. Nothing was sent."""
 
 
 class BadAnswer(RotaError):

@@ -33,6 +33,9 @@ class Io(Protocol):
     def read(self, link: Any, timeout_s: float) -> Any:
         """Some bytes; b"" at the end; Unreachable after the timeout."""
 
+    def socket_of(self, link: Any) -> Any:
+        """The socket under a connection, to be looked at only."""
+
     def sleep(self, seconds: float) -> Any: ...
     def close(self, link: Any) -> None: ...
     def fresh(self, link: Any) -> bool:
@@ -174,6 +177,7 @@ class Exchange:
         link = self._take_idle()
         if link is None:
             link = yield self.io.connect(self.address, self.connect_s)
+            self._trust(link)
         deadline = time.monotonic() + timeout_s
         answer = wire.Answer(max_body=max_body)
         try:
@@ -187,6 +191,18 @@ class Exchange:
             self.io.close(link)
             raise
         return link, answer
+
+    def _trust(self, link: Any) -> None:
+        """Before a token is sent over a new connection."""
+        if "X-Auth-Token" not in self.headers:
+            return
+        from rota.client.trust import must_be_trusted
+
+        try:
+            must_be_trusted(self.address, self.io.socket_of(link))
+        except BaseException:
+            self.io.close(link)
+            raise
 
     def _bytes_of(self, call: Call[T], headers: dict[str, str]) -> bytes:
         body = b""

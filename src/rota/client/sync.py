@@ -76,6 +76,9 @@ class Sockets:
         except OSError as error:
             raise lost(error) from error
 
+    def socket_of(self, link: socket.socket) -> socket.socket:
+        return link
+
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rota.client.sync import Client
 
 MAX_TOKEN = 4096
+LONGEST_NAME = 200
 
 
 @click.command()
@@ -24,17 +25,29 @@ MAX_TOKEN = 4096
 )
 @click.option("--no-check", is_flag=True, help="Do not ask the server whether it knows the token.")
 @click.option("--link", "as_link", is_flag=True, help="Print a link that logs a browser in, once, within an hour.")
+@click.option(
+    "--server-account",
+    default="",
+    metavar="NAME",
+    help="The account that runs the server on this machine, where that is neither root nor you; kept for later calls.",
+)
 @click.option("--token-id", default="", metavar="ID", help="With --link, as admin: as the holder of this token.")
 @server_option
 @click.argument("token", default="")
-def command(token: str, from_stdin: bool, no_check: bool, as_link: bool, token_id: str, server: str) -> None:
+def command(
+    token: str, from_stdin: bool, no_check: bool, as_link: bool, server_account: str, token_id: str, server: str
+) -> None:
     """Store TOKEN in ~/.config/rota/token for all later calls; `rota logout` removes it. Without one: it is asked for,
     unseen, or read from a pipe.
 
     An argument can be seen in the list of processes while the command runs: prefer to be asked, or --stdin.
 
     With --link nothing is stored: it prints a link that logs a browser in as you, who are known already.
+
+    A token is sent only to a server of root, of yours, or of the account that --server-account has named.
     """
+    if server_account:
+        _keep_account(server_account)
     if as_link or token_id:
         if token or from_stdin or no_check or not as_link:
             raise click.UsageError("--link takes no TOKEN; --token-id goes with --link")
@@ -101,6 +114,21 @@ def _keep(token: str, from_stdin: bool, no_check: bool, server: str) -> None:
         say(f"cannot write {path}: {error.strerror}")
         sys.exit(USAGE)
     say(f"the token is in {path}")
+
+
+def _keep_account(name: str) -> None:
+    from rota.client.trust import account_file
+
+    path = account_file(os.environ)
+    if not name.isprintable() or len(name) > LONGEST_NAME or not path:
+        say("--server-account: give the name or the number of an account, and a home directory to keep it in")
+        sys.exit(USAGE)
+    try:
+        store(path, name)
+    except OSError as error:
+        say(f"cannot write {path}: {error.strerror}")
+        sys.exit(USAGE)
+    os.environ.pop("ROTA_SERVER_ACCOUNT", None)  # what is said now is meant, in this call too
 
 
 def _given(token: str, from_stdin: bool) -> tuple[str, str]:

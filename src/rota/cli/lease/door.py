@@ -18,6 +18,7 @@ from rota.client import wire
 from rota.client.address import Address, find_token, find_url
 from rota.client.errors import BadAnswer, Unreachable
 from rota.client.sync import READ, Sockets, lost
+from rota.client.trust import must_be_trusted
 
 DEFAULT_URL = "http://127.0.0.1:9123"
 CONNECT_S = 5.0
@@ -75,6 +76,8 @@ class Exchange:
         self._io = Sockets()
         self._socket = self._io.connect(door.address, CONNECT_S)
         try:
+            if door.token:
+                must_be_trusted(door.address, self._socket)
             if not door.address.socket:  # a server whose machine vanished is noticed too
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._io.write(self._socket, data, ANSWER_S)

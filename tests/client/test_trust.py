@@ -1,0 +1,308 @@
+"""A token goes only to a server of an account that may see it: whoever holds the port while the server is down gets
+nothing. Real listeners of a second account."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota import sock_diag
+from rota.cli.lease.door import Door
+from rota.client import trust
+from rota.client.address import Address
+from rota.client.aio import AsyncClient
+from rota.client.errors import RotaError, Untrusted
+from rota.client.sync import Client
+from tests.client.stub import ok, stub
+
+THIEF = 54321
+SECRET = "rota_" + "s" * 40
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to listen as another account")
+
+
+class Thief:
+    """Another account that holds an address, in a process of its own."""
+
+    def __init__(self, pid: int, heard: int, url: str) -> None:
+        self.pid, self.url, self._heard = pid, url, heard
+
+    def got(self) -> str:
+        """All that was ever sent to it."""
+        self.end()
+        found = b""
+        while piece := os.read(self._heard, 65536):
+            found += piece
+        return found.decode()
+
+    def end(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+
+    def close(self) -> None:
+        self.end()
+        os.close(self._heard)
+
+
+@contextmanager
+def thief(family: str = "AF_INET", where: str = "127.0.0.1", accepts: bool = True) -> Iterator[Thief]:
+    """Forked: the other account could not start this Python, which may lie in somebody's home."""
+    heard, hears = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            steal(family, where, accepts, hears)
+        finally:
+            os._exit(1)
+    os.close(hears)
+    port = int(os.read(heard, 8))
+    host = f"[{where}]" if ":" in where else where
+    found = Thief(pid, heard, f"unix://{where}" if family == "AF_UNIX" else f"http://{host}:{port}")
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def steal(family: str, where: str, accepts: bool, hears: int) -> None:
+    os.setgroups([])
+    os.setgid(THIEF)
+    os.setuid(THIEF)
+    listening = socket.socket(getattr(socket, family))
+    listening.bind(where if family == "AF_UNIX" else (where, 0))
+    listening.listen()
+    port = 0 if family == "AF_UNIX" else listening.getsockname()[1]
+    os.write(hears, b"%8d" % port)
+    while True:
+        if not accepts:
+            signal.pause()
+        link, _ = listening.accept()
+        with link, suppress(OSError):  # who calls may have hung up
+            os.write(hears, link.recv(65536))
+            link.sendall(b"HTTP/1.1 503 Busy\r\nContent-Length: 22\r\n\r\n" + b'{"detail": "answers"}\n')
+
+
+def blocking(url: str) -> None:
+    with Client(url, SECRET, tries=1, answer_s=5.0) as client:
+        client.health()
+
+
+def streaming(url: str) -> None:
+    with Client(url, SECRET, tries=1, answer_s=5.0) as client:
+        next(iter(client.events(0, patience_s=1.0)))
+
+
+def asynchronous(url: str) -> None:
+    async def ask() -> None:
+        async with AsyncClient(url, SECRET, tries=1, answer_s=5.0) as client:
+            await client.health()
+
+    asyncio.run(ask())
+
+
+def lease(url: str) -> None:
+    Door(url, SECRET).call("GET", "/jobs", timeout_s=5.0)
+
+
+WAYS = [blocking, streaming, asynchronous, lease]
+
+
+@pytest.fixture(params=["netlink", "tables"])
+def lookup(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "tables":
+        monkeypatch.setattr(sock_diag, "_ask", lambda *ends: None)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_token_for_a_stranger_who_holds_the_port(way: Callable[[str], None], lookup: None) -> None:
+    with thief() as found:
+        for _ in range(2):
+            with pytest.raises(
+                Untrusted, match=r"held by the account uid54321.*was not sent.*ROTA_SERVER_ACCOUNT=54321"
+            ):
+                way(found.url)
+        assert "rota_" not in found.got()
+
+
+@pytest.mark.parametrize(
+    ("family", "where", "accepts"),
+    [
+        ("AF_INET", "0.0.0.0", True),
+        ("AF_INET6", "::1", True),
+        ("AF_INET6", "::", True),
+        ("AF_INET", "127.0.0.1", False),
+    ],
+)
+def test_wherever_it_listens(family: str, where: str, accepts: bool, lookup: None) -> None:
+    """Also on all addresses, on the IPv6 one that `localhost` means first, and without taking the call yet."""
+    with thief(family, where, accepts) as found:
+        port = found.url.rpartition(":")[2]
+        hosts = {"0.0.0.0": ["127.0.0.1", own_address()], "::": ["[::1]", "127.0.0.1"], "::1": ["[::1]"]}
+        for host in hosts.get(where, ["127.0.0.1"]):
+            with pytest.raises(Untrusted):
+                blocking(f"http://{host}:{port}")
+        assert "rota_" not in found.got()
+
+
+def own_address() -> str:
+    """One of this machine that is not loopback's, where it has one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            return "127.0.0.2"
+        return str(probe.getsockname()[0])
+
+
+def test_nor_at_a_unix_socket_of_a_stranger(tmp_path: Path) -> None:
+    where = f"/tmp/rota-trust-{os.getpid()}.sock"
+    try:
+        with thief("AF_UNIX", where) as found:
+            for way in WAYS:
+                with pytest.raises(Untrusted, match="uid54321"):
+                    way(found.url)
+            assert "rota_" not in found.got()
+    finally:
+        Path(where).unlink(missing_ok=True)
+
+
+def test_who_runs_the_server_can_be_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for said in ("54321", "nobody, 54321", "no-such-account,54321"):
+        with thief() as found, monkeypatch.context() as patched:
+            patched.setenv("ROTA_SERVER_ACCOUNT", said)
+            with pytest.raises(RotaError, match="answers"):
+                blocking(found.url)
+            assert SECRET in found.got()
+    path = Path(trust.account_file(os.environ))
+    path.parent.mkdir()
+    path.write_text("54321\n")
+    with thief() as found:
+        with pytest.raises(RotaError, match="answers"):
+            blocking(found.url)
+        with monkeypatch.context() as patched, pytest.raises(Untrusted):
+            patched.setenv("ROTA_SERVER_ACCOUNT", "nobody")
+            blocking(found.url)
+        assert found.got().count(SECRET) == 1
+
+
+def test_one_s_own_server_and_whoever_is_asked_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ssh tunnel is one's own process, too."""
+    with stub(lambda asked: ok({"status": "ok"})) as own:
+        blocking(own.url)
+        asynchronous(own.url)
+        assert [asked.headers["x-auth-token"] for asked in own.asked] == [SECRET] * 2
+    with thief() as found:
+        with Client(found.url, tries=1) as client, pytest.raises(RotaError, match="answers"):
+            client.health()
+        assert "GET" in found.got()
+
+
+def test_where_the_kernel_says_nothing_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that root forwards into a container has no listener here; nobody else can make it look so."""
+    monkeypatch.setattr(sock_diag, "_ask", lambda *ends: None)
+    monkeypatch.setattr(sock_diag, "_read", lambda *ends: None)
+    with thief() as found:
+        with pytest.raises(RotaError, match="answers"):
+            blocking(found.url)
+        assert SECRET in found.got()
+
+
+class TestWhoIsTrusted:
+    """A socket that root opened and handed to a service vouches for it, and for no person."""
+
+    @pytest.mark.parametrize(
+        ("listener", "accepted", "right"),
+        [
+            (0, 0, True),
+            (0, None, True),
+            (0, 998, True),  # systemd's socket, a service's account
+            (0, 1500, False),  # root's listener has come only after a person's took the call
+            (1500, 0, True),
+            (998, 998, False),
+            (None, 998, False),
+            (None, 0, True),
+            (None, None, True),
+        ],
+    )
+    def test_by_listener_and_call(
+        self, listener: int | None, accepted: int | None, right: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def socket_of(uid: int | None, state: int) -> sock_diag.Socket | None:
+            return None if uid is None else sock_diag.Socket(state, uid, 7)
+
+        monkeypatch.setattr(sock_diag, "listening", lambda at: socket_of(listener, sock_diag.LISTEN))
+        monkeypatch.setattr(sock_diag, "connected", lambda near, far: socket_of(accepted, sock_diag.ESTABLISHED))
+        with stub(lambda asked: ok({"status": "ok"})) as own:
+            if right:
+                blocking(own.url)
+            else:
+                with pytest.raises(Untrusted):
+                    blocking(own.url)
+
+    def test_the_services_account_by_its_usual_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Only where it is a service's, by its number: a person may have that name."""
+        for uid, right in ((998, True), (1500, False)):
+            entry = pwd_entry("rota", uid)
+            monkeypatch.setattr(trust, "_entry", lambda name, entry=entry: entry if name == "rota" else None)
+            assert trust.is_trusted(uid, {}) is right
+            assert trust.is_trusted(uid, {"ROTA_SERVER_ACCOUNT": "rota"}), "who is named is meant"
+
+
+def pwd_entry(name: str, uid: int) -> Any:
+    import pwd
+
+    return pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/false"))
+
+
+def test_it_costs_next_to_nothing() -> None:
+    """Looks at real sockets: a few questions to the kernel, no table."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        link = stack.enter_context(socket.create_connection(listening.getsockname()))
+        address = Address(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        took: list[float] = []
+        for _ in range(50):
+            begun = time.perf_counter()
+            trust.must_be_trusted(address, link)
+            took.append(time.perf_counter() - begun)
+        assert min(took) < 0.05, "the budget of a command is a tenth of a second"
+
+
+def test_a_command_tells_what_to_do(tmp_path: Path) -> None:
+    with thief() as found:
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ROTA_URL": found.url, "ROTA_TOKEN": SECRET}
+        env["PYTHONPATH"] = str(Path(trust.__file__).parents[2])
+        for words in (["queue"], ["login", "--link"], ["run", "-G", "1", "--", "true"], ["login", SECRET]):
+            argv = [sys.executable, "-c", "from rota.cli.start import main; main()", *words]
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, cwd=tmp_path)
+            assert done.returncode == 69, done
+            assert "held by the account uid54321" in done.stderr
+            assert "ROTA_SERVER_ACCOUNT" in done.stderr
+            assert "Traceback" not in done.stderr
+        assert "rota_" not in found.got()
+
+
+def test_an_account_that_is_given_at_login_is_remembered(tmp_path: Path) -> None:
+    with thief() as found:
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ROTA_URL": found.url}
+        env["PYTHONPATH"] = str(Path(trust.__file__).parents[2])
+        program = [sys.executable, "-c", "from rota.cli.start import main; main()"]
+        for words in (["login", "--server-account", "54321", "--no-check", SECRET], ["queue"]):
+            done = subprocess.run(
+                [*program, *words], env=env, capture_output=True, text=True, check=False, cwd=tmp_path
+            )
+            assert "held by" not in done.stderr, done
+        assert SECRET in found.got()
