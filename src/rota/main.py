@@ -7,7 +7,6 @@ import logging
 import os
 import pwd
 import resource
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from rota.adapters.checkpoints import CheckpointFiles
 from rota.adapters.clock import SystemClock
 from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
 from rota.adapters.detect.detector import ClusterDetector
+from rota.adapters.gpulocks import GpuLockError, GpuLocks, GuardedProbe
 from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.processes import LinuxProcesses, is_persons
@@ -74,7 +74,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         data_dir, store = _open_files(settings, stack)
         probe = _probe(settings)
         if not isinstance(probe, SimulatedProbe):
-            stack.enter_context(_the_only_one_on_these_gpus())
+            probe = _locked(probe, stack)
         processes, later = LinuxProcesses(), Later()
         stack.callback(processes.close)
         stack.callback(later.close)
@@ -261,18 +261,15 @@ def _accounts(settings: Settings) -> Accounts:
     return Accounts(os.geteuid() == 0, _own_env().get("USER", ""), settings.run_as, is_persons)
 
 
-def _the_only_one_on_these_gpus() -> socket.socket:
-    """Two servers with a data directory each would give out the same GPUs twice. An abstract socket's name is the whole
-    machine's and goes with its process."""
-    lock = socket.socket(socket.AF_UNIX)
+def _locked(probe: Probe, stack: ExitStack) -> Probe:
+    """Two servers with a data directory each would give out the same GPUs twice."""
     try:
-        lock.bind("\0rota.gpus")
-    except OSError as error:
-        lock.close()
-        raise CannotStart(
-            "another Rota on this machine gives out its GPUs already; use that one's data directory, or --simulate"
-        ) from error
-    return lock
+        locks = GpuLocks()
+        stack.callback(locks.close)
+        locks.take([gpu.uuid for node in probe.nodes() for gpu in node.gpus])
+    except (GpuLockError, NoGpus, OSError) as error:
+        raise CannotStart(str(error)) from error
+    return GuardedProbe(probe, locks)
 
 
 def _make_room_for_descriptors() -> None:

@@ -1,0 +1,294 @@
+"""One server for each GPU: locks that go with their process and that no stranger can hold."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from rota.adapters.gpulocks import FLOCK, GpuLockError, GpuLocks, GuardedProbe
+from rota.core.node import Gpu, Node
+from tests.app.house import until
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two accounts")
+ANN, BOB = 54321, 54322
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from rota.adapters.gpulocks import GpuLocks
+locks = GpuLocks(Path(sys.argv[1]), [Path(sys.argv[2])])
+locks.take(sys.argv[3:])
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+class Places:
+    """Where root locks and where everybody else does."""
+
+    def __init__(self, where: Path) -> None:
+        where.chmod(0o755)
+        for above in where.parents:
+            if above.stat().st_uid == os.geteuid() and above != Path("/"):
+                above.chmod(above.stat().st_mode | 0o011)
+        self.root, self.shared = where / "root", where / "shared"
+        self.shared.mkdir()
+        self.shared.chmod(0o1777)
+
+    def locks(self) -> GpuLocks:
+        return GpuLocks(self.root, [self.shared])
+
+    def files(self) -> list[str]:
+        return sorted(path.name for place in (self.root, self.shared) if place.exists() for path in place.iterdir())
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path)
+
+
+@pytest.fixture
+def hold(places: Places) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Another process that holds these GPUs."""
+    made: list[subprocess.Popen[str]] = []
+
+    def begin(*uuids: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-c", HOLD, str(places.root), str(places.shared), *uuids]
+        made.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert made[-1].stdout is not None
+        assert made[-1].stdout.readline() == "locked\n"
+        return made[-1]
+
+    yield begin
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def beside(uid: int, begin: Callable[[], Callable[[], str]]) -> Iterator[Callable[[], str]]:
+    """Run a process of another account that has begun when this returns. The function given back lets it finish and
+    returns what it said."""
+    said, says = os.pipe()
+    stop, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(go)
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            finish = begin()
+            os.write(says, b".")
+            os.read(stop, 1)
+            os.write(says, finish().encode())
+        except BaseException as error:  # noqa: BLE001 - a forked child must never return into pytest
+            os.write(says, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(says)
+    os.close(stop)
+    open_ends = [go]
+
+    def end() -> str:
+        os.close(open_ends.pop())
+        with open(said, encoding="utf-8", closefd=False) as file:
+            return file.read()
+
+    try:
+        first = os.read(said, 1000)
+        assert first == b".", first
+        yield end
+    finally:
+        for fd in (*open_ends, said):
+            os.close(fd)
+        os.waitpid(pid, 0)
+
+
+def test_a_gpu_has_one_server_and_other_gpus_have_others(places: Places, hold: Callable[..., object]) -> None:
+    holder = hold("GPU-a", "GPU-b")
+    second = places.locks()
+    with pytest.raises(GpuLockError, match=rf"the Rota server of \w+ \(pid {holder.pid}\) gives out GPU GPU-b"):  # type: ignore[attr-defined]
+        second.take(["GPU-c", "GPU-b"], patience_s=0.1)
+    third = places.locks()
+    third.take(["GPU-c", "GPU-d"])
+    assert third.why_not("GPU-c") == "", "what was refused as a whole is not kept in part"
+    third.close()
+    assert len(places.files()) == 2, "the first one's"
+
+
+def test_a_killed_server_leaves_no_lock(places: Places, hold: Callable[..., subprocess.Popen[str]]) -> None:
+    holder = hold("GPU-a")
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    (stale,) = places.files()
+    mine = places.locks()
+    mine.take(["GPU-a"])
+    assert len(places.files()) == 1 and places.files() != [stale]
+    mine.close()
+    assert places.files() == []
+
+
+def test_a_lock_that_lives_on_in_a_child_for_a_moment_is_waited_for(places: Places) -> None:
+    locks = places.locks()
+    locks.take(["GPU-a"])
+    child = os.fork()
+    if child == 0:
+        time.sleep(0.3)  # as a child of a killed server does until it has become another program
+        os._exit(0)
+    for lock in locks._held.values():
+        os.close(lock.fd)
+    begun = time.monotonic()
+    after = places.locks()
+    after.take(["GPU-a"], patience_s=30)
+    assert time.monotonic() - begun > 0.1, "it was held"
+    os.waitpid(child, 0)
+    after.close()
+
+
+def test_many_that_start_at_once_leave_one(places: Places) -> None:
+    argv = [sys.executable, "-c", HOLD, str(places.root), str(places.shared), "GPU-a", "GPU-b"]
+    all_of_them = [
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    try:
+        until(lambda: sum(each.poll() is not None for each in all_of_them) >= 3, "the others give up")
+        alive = [each for each in all_of_them if each.poll() is None]
+        assert len(alive) <= 1
+        for each in alive:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "locked\n"
+    finally:
+        for each in all_of_them:
+            each.kill()
+            each.communicate()
+
+
+def test_a_lock_whose_file_was_removed_is_made_again(places: Places) -> None:
+    locks = places.locks()
+    locks.take(["GPU-a"])
+    for place in (places.root, places.shared):
+        for path in place.glob("*"):
+            path.unlink()
+    assert locks.why_not("GPU-a") == ""
+    with pytest.raises(GpuLockError):
+        places.locks().take(["GPU-a"], patience_s=0.1)
+    locks.close()
+
+
+@as_root
+def test_a_stranger_who_holds_all_they_can_does_not_keep_root_out(places: Places) -> None:
+    first = places.locks()
+    first.take(["GPU-a"])
+
+    def stranger() -> Callable[[], str]:
+        kept = _hold_everything(places)
+        return lambda: f"held {len(kept)}"
+
+    with beside(ANN, stranger) as end:
+        first.close()
+        again = places.locks()
+        again.take(["GPU-a"], patience_s=0.0)
+        assert again.why_not("GPU-a") == ""
+        with pytest.raises(GpuLockError, match="the Rota server of root"):
+            places.locks().take(["GPU-a"], patience_s=0.1)
+        again.close()
+        assert end() == "held 6", "all it could get, to the end"
+
+
+def _hold_everything(places: Places) -> list[object]:
+    """As a stranger: every lock on root's file that a reader may have, and every trick with files of one's own."""
+    kept: list[object] = []
+    (path,) = places.root.iterdir()
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    kept.append(fd)
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(FLOCK, fcntl.F_RDLCK, 0, 0, 0, 0))
+        raise AssertionError("root has the write lock")
+    except BlockingIOError:
+        pass
+    for name in ("1.aa", "2.bb"):  # as if locked by a server, and one that is only read-locked
+        own = os.open(places.shared / f"rota-gpu-GPU-a.{name}", os.O_RDWR | os.O_CREAT, 0o644)
+        kind = fcntl.F_WRLCK if name == "1.aa" else fcntl.F_RDLCK
+        fcntl.fcntl(own, fcntl.F_OFD_SETLK, struct.pack(FLOCK, kind, 0, 0, 0, 0))
+        kept.append(own)
+    os.mkfifo(places.shared / "rota-gpu-GPU-a.3.cc")
+    os.symlink("/dev/zero", places.shared / "rota-gpu-GPU-a.4.dd")
+    kept += ["fifo", "link"]
+    old = socket.socket(socket.AF_UNIX)
+    with suppress(OSError):  # another test may have it
+        old.bind("\0rota.gpus")
+    kept.append(old)
+    for act in (lambda: os.unlink(path), lambda: os.open(path, os.O_RDWR), (places.root / "x").touch):
+        try:
+            act()
+            raise AssertionError("a stranger may not")
+        except PermissionError:
+            pass
+    return kept
+
+
+def _keep(places: Places, *uuids: str) -> Callable[[], Callable[[], str]]:
+    def begin() -> Callable[[], str]:
+        locks = places.locks()
+        locks.take(uuids, patience_s=0.1)
+        return lambda: "; ".join(locks.why_not(uuid) or "mine" for uuid in uuids)
+
+    return begin
+
+
+@as_root
+def test_servers_of_two_accounts_mind_each_other_and_root(places: Places) -> None:
+    with beside(ANN, _keep(places, "GPU-a")) as end:
+        with pytest.raises(AssertionError, match="the Rota server of uid 54321"), beside(BOB, _keep(places, "GPU-a")):
+            pass
+        with beside(BOB, _keep(places, "GPU-b")) as bobs:
+            assert bobs() == "mine", "another GPU"
+        assert end() == "mine"
+    root = places.locks()
+    root.take(["GPU-a"])
+    with pytest.raises(AssertionError, match="the Rota server of root"), beside(BOB, _keep(places, "GPU-a")):
+        pass
+    root.close()
+    with beside(BOB, _keep(places, "GPU-a")) as end:
+        assert end() == "mine"
+
+
+@as_root
+def test_when_root_takes_a_gpu_the_others_server_gives_it_out_no_more(places: Places) -> None:
+    node = Node("here", "here", (Gpu(0, "GPU-a", "X", 80), Gpu(1, "GPU-b", "X", 80)), 8, 64)
+
+    class Fixed:
+        def nodes(self) -> list[Node]:
+            return [node]
+
+    def ann() -> Callable[[], str]:
+        locks = places.locks()
+        locks.take(["GPU-a", "GPU-b"])
+        probe = GuardedProbe(Fixed(), locks)
+        assert all(gpu.healthy for gpu in probe.nodes()[0].gpus)
+
+        def finish() -> str:
+            first, second = probe.nodes()[0].gpus
+            return f"{first.healthy} {first.why}; {second.healthy}"
+
+        return finish
+
+    with beside(ANN, ann) as end:
+        root = places.locks()
+        root.take(["GPU-a"], patience_s=0.0)
+        said = end()
+    assert said.startswith("False the Rota server of root (pid ") and said.endswith("; True")
+    root.close()
