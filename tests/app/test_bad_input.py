@@ -121,7 +121,14 @@ def test_what_the_cluster_can_never_give(keeper, caplog):
 
 
 def test_every_spec_and_request_field_is_covered_above():
-    plain = {"request", "preemptible", "saves", "retry_failures", "terminal"}  # booleans, and the request itself
+    plain = {
+        "request",
+        "preemptible",
+        "saves",
+        "retry_failures",
+        "terminal",
+        "long_grace",
+    }  # booleans, and the request itself
     assert {row[0] for row in SPECS} | plain == set(Spec.__dataclass_fields__)
     assert {row[0] for row in REQUESTS} | {"span"} == set(Request.__dataclass_fields__)
 

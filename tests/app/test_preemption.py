@@ -33,7 +33,7 @@ STUBBORN = "trap '' TERM USR1; echo ready; while :; do sleep 1000; done"
 
 def victim(house: House, signum: int = 15) -> str:
     argv = (sys.executable, "-ISc", JOB, str(signum))
-    run_id = house.submit(argv, 4, priority=1, preemptible=True, checkpoint_signal=signum, grace_s=1000.0)
+    run_id = house.submit(argv, 4, priority=1, preemptible=True, checkpoint_signal=signum, grace_s=300.0)
     until(lambda: "ready" in house.output(run_id), "the job has set its trap")
     return house.in_state(run_id, RunState.RUNNING)
 
@@ -79,7 +79,7 @@ def test_preemption_can_be_switched_off(house):
 def test_a_cancel_outweighs_a_preemption_under_way(build):
     house = build(1, 4).open()
     with_policy(house, preemption=True)
-    run_id = house.submit(STUBBORN, 4, priority=1, preemptible=True, grace_s=1000.0)
+    run_id = house.submit(STUBBORN, 4, priority=1, preemptible=True, grace_s=300.0)
     until(lambda: "ready" in house.output(run_id), "the job has set its trap")
     important = house.submit("true", 4, BOB, priority=3)
     until(lambda: house.events(e.StopRequested, run_id), "it is being preempted")
@@ -95,7 +95,7 @@ def test_after_a_preemption_the_rest_of_the_queue_is_looked_at_at_once(build, mo
     house.settings = type(house.settings)(house.data, simulated=(2, 4), probe_every_s=1000.0)
     house.open()
     with_policy(house, preemption=True)
-    stubborn = house.submit(STUBBORN, 4, priority=1, preemptible=True, grace_s=10_000.0, estimate_s=10.0)
+    stubborn = house.submit(STUBBORN, 4, priority=1, preemptible=True, grace_s=300.0, estimate_s=10.0)
     until(lambda: "ready" in house.output(stubborn), "the job has set its trap")
     house.running(3)
     house.in_state(stubborn, RunState.RUNNING)

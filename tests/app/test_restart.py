@@ -86,7 +86,7 @@ def test_every_state_survives(house):
     os.kill(house.shim_of(backing_off), signal.SIGKILL)
     house.in_state(backing_off, RunState.QUEUED)
     running = [house.running(4), house.running(3)]
-    stopping = house.submit(STUBBORN, 1, grace_s=1000.0)
+    stopping = house.submit(STUBBORN, 1, grace_s=300.0)
     until(lambda: "ready" in house.output(stopping), "the job has set its trap")
     house.in_state(stopping, RunState.RUNNING)
     house.do(Cancel(stopping), ANN)

@@ -31,7 +31,7 @@ def preempt(house: House, run_id: str) -> None:
 
 
 def stoppable(house: House, line: str | tuple[str, ...], **more: object) -> str:
-    said = {"priority": 1, "preemptible": True, "checkpoint_signal": USR2, "grace_s": 1000.0, **more}
+    said = {"priority": 1, "preemptible": True, "checkpoint_signal": USR2, "grace_s": 300.0, **more}
     run_id = house.submit(line, 4, **said)  # type: ignore[arg-type]
     until(lambda: house.output(run_id), "it has said something")
     return house.in_state(run_id, RunState.RUNNING)

@@ -9,7 +9,7 @@ import pytest
 from rota.cli.slurm import values
 from rota.cli.slurm.batchopts import TABLE
 from rota.cli.slurm.options import UsageError, parse
-from rota.cli.slurm.request import shape, unsent
+from rota.cli.slurm.request import cap_grace, shape, unsent
 from tests.app.house import until
 from tests.cli.lab import Lab
 from tests.cli.rota import Shell
@@ -105,6 +105,60 @@ def test_a_local_run_is_warned_too(shell: Shell) -> None:
     assert (done.returncode, done.stdout) == (7, b"warned\n")
     assert b"it had been warned of its time limit" in done.stderr
     assert b"filler: " in shell.local("--filler", "--", "true").stderr
+
+
+# -- a run that does not want to go -----------------------------------------------------------------------------------
+DEAF = "trap '' TERM; echo ready; while :; do sleep 1000; done"
+
+
+def deaf(lab: Lab, *words: str) -> str:
+    run_id = lab.submit(*words, "--", "sh", "-c", DEAF)
+    until(lambda: "ready" in lab.out("logs", run_id), "it ignores TERM")
+    return run_id
+
+
+def test_a_cancel_tells_until_when_it_may_live_and_now_kills_it(lab: Lab) -> None:
+    run_id = deaf(lab, "-G", "0", "--grace", "5m")
+    told = lab.out("cancel", run_id)
+    assert told.startswith(f"{run_id} stopping: killed in 5 min (")
+    assert told.endswith(f"at the latest; at once with: rota cancel --now {run_id}\n")
+    assert lab.state(run_id) == "running"
+    assert lab.out("cancel", "--now", run_id) == f"{run_id} stopping: killed now\n"
+    lab.wait_for(run_id, "stopped")
+
+
+def test_scancel_with_the_signal_kill_ends_a_job_at_once(lab: Lab) -> None:
+    for words in (["-s", "KILL"], ["--signal=9"]):
+        run_id = deaf(lab, "-G", "0", "--grace", "5m")
+        lab.slurm("scancel", *words, run_id)
+        lab.wait_for(run_id, "stopped")
+    refused = lab.slurm_all("scancel", "-s", "USR1", "aaaaaaaaaaaa")
+    assert refused.returncode == 1
+    assert b"besides that only KILL can be sent" in refused.stderr
+
+
+def test_who_is_overdue_is_told_by_eta_explain_and_the_calendar(lab: Lab) -> None:
+    run_id = deaf(lab, "-G", "8", "-N", "2", "--grace", "5m")
+    lab.out("cancel", run_id)
+    lab.out("reserve", "--gpus", "8", "--for", "1h", "--name", "demo")
+    waiting = lab.submit("-G", "1", "--", "true")
+    said = f"{run_id} of "
+    for words in (("eta", waiting), ("explain", waiting), ("reserve", "list")):
+        told = lab.out(*words)
+        assert said in told and f"rota cancel --now {run_id}" in told, told
+    lab.out("reserve", "cancel", "demo")
+    lab.out("cancel", "--now", run_id)
+    lab.wait_for(waiting, "finished")
+
+
+def test_a_slurm_script_that_wants_longer_to_save_than_the_policy_allows_is_taken_and_told(lab: Lab) -> None:
+    fields: dict[str, Any] = {"grace_seconds": 600}
+    assert cap_grace(fields, {"max_grace_seconds": 300.0, "max_checkpoint_grace_seconds": 600.0}) == ""
+    assert cap_grace(fields, {}) == "" and fields == {"grace_seconds": 600}, "an earlier server has no cap"
+    told = lab.slurm_all("sbatch", "-H", "-t", "60", "--requeue", "--signal=B:USR1@900", "--parsable", "--wrap", "true")
+    assert b"a preempted job is killed 600 s after it, not 900" in told.stderr
+    run = lab.json("show", told.stdout.decode().strip())
+    assert (run["grace_seconds"], run["warn_seconds"]) == (600.0, 900.0), "before the limit it is asked as early"
 
 
 # -- Slurm's words ----------------------------------------------------------------------------------------------------

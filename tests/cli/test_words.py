@@ -68,7 +68,7 @@ def test_everything_in_the_queue_by_id_and_for_how_long_it_ran(lab: Lab) -> None
     assert lab.out("queue", "--all", "-q").split() == [live, held, never, first]
     rows = {line.split()[0]: line for line in lab.out("queue", "--all").splitlines() if line}
     assert " - " in rows[never] and " s " in rows[first]
-    assert lab.out("cancel", live) == f"{live} stopping\n"
+    assert lab.out("cancel", live).startswith(f"{live} stopping: killed ")
 
 
 def test_logs_of_what_never_ran_say_so(lab: Lab) -> None:

@@ -10,7 +10,7 @@ from tests.doors.server import Server
 
 FIELDS = {
     "run_id", "status", "eta", "seconds", "p50", "p90", "latest", "scenarios", "confidence", "from", "why",
-    "alternatives",
+    "alternatives", "overdue",
 }  # fmt: skip
 
 

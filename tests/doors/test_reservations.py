@@ -28,6 +28,7 @@ SHAPE: dict[str, tuple[type, ...]] = {
     "out_of_service": (list,),
     "ready_at": (float,),
     "blocked_by": (list,),
+    "overdue": (list,),
     "never_ready": (int,),
     "runs": (list,),
     "run_count": (int,),

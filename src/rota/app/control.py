@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, authorise
+from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, Role, authorise
 from rota.app.commands import Cancel, Hold, Release, Reprioritise
 from rota.app.desk import Desk, reason
 from rota.app.errors import Conflict, Invalid
+from rota.app.problems import too_long
 from rota.app.report import end_reported
 from rota.app.settle import end_dependents
 from rota.core import events as e
+from rota.core import grace
 from rota.core.run import ACTIVE, ENDED, Cause, Run, RunState
+from rota.core.times import told
 
 SIGTERM = 15
 
@@ -20,9 +23,7 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
     if run.state in ENDED:  # ended earlier in this very batch
         raise Conflict(f"run {run.id} has already ended ({run.state})")
     why = reason(command.why, f"cancelled by {who.name}")
-    grace_s = run.spec.grace_s if command.grace_s is None else command.grace_s
-    if not 0 <= grace_s <= 86400:  # NaN is not either
-        raise Invalid(f"grace_s: {grace_s} is not between 0 and 86400 seconds", "grace_s")
+    grace_s = _grace_s(desk, who, run, command)
     if run.state not in ACTIVE:
         desk.write(e.RunEnded(at=desk.now, by=who.name, run_id=run.id, state=RunState.CANCELLED, why=why))
         end_dependents(desk, run.id)
@@ -41,7 +42,12 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
             "give the lease back instead (POST /release), or end the process itself",
             "run_id",
         )
-    if stop is None or stop.cause is not Cause.CANCELLED or grace_s < stop.grace_s:
+    killed_at = grace.kill_at(desk.state.policy, run)
+    if killed_at is not None and (stop is not None or killed_at > desk.now):
+        # nothing that is asked for later lengthens what was settled before; a limit that seems long over, although the
+        # run is there, is a clock that was set, and no reason to kill without asking
+        grace_s = min(grace_s, max(0.0, killed_at - desk.now))
+    if stop is None or stop.cause is not Cause.CANCELLED or desk.now + grace_s < stop.at + stop.grace_s:
         desk.write(
             e.StopRequested(
                 at=desk.now,
@@ -55,6 +61,18 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
             )
         )
     return desk.state.runs[run.id]
+
+
+def _grace_s(desk: Desk, who: Principal, run: Run, command: Cancel) -> float:
+    """Return the seconds until SIGKILL: as asked for, else the run's own, which counts in full only for its owner."""
+    policy, spec, asked_s = desk.state.policy, run.spec, command.grace_s
+    if asked_s is None:
+        return grace.own_s(policy, spec) if who.owner == run.user else grace.for_others_s(policy, spec)
+    if not 0 <= asked_s <= 86400:  # NaN is not either
+        raise Invalid(f"grace_s: {asked_s} is not between 0 and 86400 seconds", "grace_s")
+    if who.role is not Role.ADMIN and asked_s > max(grace.cap_s(policy, spec), grace.own_s(policy, spec)):
+        raise Invalid(f"grace_s: {told(asked_s)} {too_long(policy, spec)}", "grace_s")
+    return asked_s
 
 
 def hold(desk: Desk, who: Principal, command: Hold) -> Run:

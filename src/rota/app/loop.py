@@ -326,7 +326,7 @@ class Loop:
                 )
             )
         for victim in plan.preempts:
-            desk.write(request(self.state.runs, victim, desk.now))
+            desk.write(request(self.state.policy, self.state.runs, victim, desk.now))
         self._look_again_at = plan.look_again_at
         # a pass that preempted has not seen what is left when they go
         self._decided = -1 if plan.preempts else self.state.version

@@ -9,10 +9,11 @@ from typing import Any
 from rota.app import signals
 from rota.app.desk import Desk
 from rota.app.errors import Invalid
-from rota.core import filler
+from rota.core import filler, grace
 from rota.core.board import Layout
 from rota.core.conform import misfit
 from rota.core.place import could_ever_fit
+from rota.core.policy import Policy
 from rota.core.reason import describe
 from rota.core.resources import Request
 from rota.core.run import Spec
@@ -183,6 +184,19 @@ def _number_problems(spec: Spec, highest_priority: int) -> Iterator[tuple[str, s
         yield "holder", f"{holder.pid} is not the number of a process"
     if not 4096 <= spec.log_cap_bytes <= 1 << 50:
         yield "log_cap_bytes", f"{spec.log_cap_bytes} is too small, use 4096 or more"
+
+
+def too_long(policy: Policy, spec: Spec) -> str:
+    """Say of a grace above the cap what would be right, and which setting decides it."""
+    most_s, saving_s = grace.cap_s(policy, spec), policy.max_checkpoint_grace_s
+    if grace.has_checkpoint_signal(spec):
+        return (
+            f"is above {told(most_s)}, the most for a run with a checkpoint signal (policy "
+            f"max_checkpoint_grace_seconds); use at most {most_s:g}, or ask an admin"
+        )
+    more = f", up to {told(saving_s)} with a checkpoint signal" if saving_s > most_s else ""
+    right = f"use at most {most_s:g}{more}, or ask an admin"
+    return f"is above {told(most_s)}, the most here (policy max_grace_seconds); {right}"
 
 
 def _stopping_problems(spec: Spec) -> Iterator[tuple[str, str]]:

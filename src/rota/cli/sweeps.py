@@ -37,7 +37,7 @@ def withdraw(client: Client, sweep_id: str) -> int:
     return taken
 
 
-def cancel(client: Client, sweep_id: str, *, dry_run: bool, withdrawn: int = 0) -> str:
+def cancel(client: Client, sweep_id: str, *, dry_run: bool, withdrawn: int = 0, now: bool = False) -> str:
     """End its live runs, those that wait first: else one would start in the place of each that was ended.
     `withdrawn`: how many were taken out of the queue before."""
     live = list(client.runs(sweep_id=sweep_id, status=",".join((*WAITING, *ACTIVE)), limit=MOST_RUNS))
@@ -45,7 +45,7 @@ def cancel(client: Client, sweep_id: str, *, dry_run: bool, withdrawn: int = 0) 
     waiting, running = withdrawn, 0
     for run in live:
         try:
-            answer = client.cancel(run.id, dry_run=dry_run)
+            answer = client.cancel(run.id, now=now, dry_run=dry_run)
         except Refused as refusal:
             if refusal.status not in (400, 404):  # it has just ended: what was wanted is so
                 raise

@@ -101,9 +101,14 @@ def job(job_id: str) -> Call[Job]:
     return Call("GET", f"/queue/{_id('job_id', job_id)}", answers.job)
 
 
-def cancel(run_id: str, *, grace_s: float | None = None, dry_run: bool = False) -> Call[Json]:
-    """End a run, waiting or active. `grace_s` is how long its processes get between the polite signal and SIGKILL."""
+def cancel(run_id: str, *, grace_s: float | None = None, now: bool = False, dry_run: bool = False) -> Call[Json]:
+    """End a run, waiting or active. `grace_s` is how long its processes get between the polite signal and SIGKILL; with
+    `now` they are killed at once. The answer's `kill_at` is when an active run is killed at the latest."""
+    if now and grace_s:
+        raise ValueError("now kills at once, and grace_s asks for time; give one of the two")
     query = _dry(dry_run) or {}
+    if now:
+        grace_s, query["now"] = 0.0, "true"  # a server that does not know `now` knows the other
     if grace_s is not None:
         query["grace_seconds"] = f"{given.number('grace_s', grace_s):g}"
     return Call("POST", f"/runs/{_id('run_id', run_id)}/stop", answers.plain, query=query)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rota.core.express import SHORT_S
+from rota.core.grace import PROMPT_S, own_s
 from rota.core.place import place
 from rota.core.plan import Plan
 from rota.core.progress import bound_s
@@ -81,9 +82,12 @@ def _shorter(snap: Snapshot, run: Run, plan: Plan) -> Iterator[Change]:
     """Done before the GPUs that are free now are promised to others."""
     lefts = []
     if plan.reserve is not None and plan.reserve.run_id != run.id:
-        lefts.append(int(plan.reserve.at - snap.now))
+        beyond_s = max(0.0, own_s(snap.policy, run.spec) - PROMPT_S)
+        lefts.append(int(plan.reserve.at - snap.now - beyond_s))
     # what people reserved begins with an empty GPU: a little sooner, and in minutes
-    lefts += [int(one.start - snap.now - 1) // 60 * 60 for one in snap.reservations if one.start > snap.now][:1]
+    grace_s = own_s(snap.policy, run.spec)
+    starts = [one.start for one in snap.reservations if one.start > snap.now]
+    lefts += [int(start - snap.now - grace_s - 1) // 60 * 60 for start in starts[:1]]
     limit = run.spec.time_limit_s
     for left in lefts:
         if left >= 1 and (limit is None or left < limit):

@@ -14,11 +14,12 @@ from dataclasses import replace
 from rota.core import order
 from rota.core.ahead import Ahead
 from rota.core.board import Board
+from rota.core.grace import planned_s
 from rota.core.place import place
 from rota.core.plan import Reserve
-from rota.core.policy import Ordering
+from rota.core.policy import Ordering, Policy
 from rota.core.preempt import Holder, Making, Stopping, asked
-from rota.core.progress import bound_s, left_of
+from rota.core.progress import left_of
 from rota.core.resources import Placement, Request, Slice, lowest
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
@@ -33,6 +34,7 @@ class Profile:
     ) -> None:
         """`started`: what has been given out in this pass, until when; `gone`: who was asked to go in it."""
         self.now, self.zones, self.board = snap.now, zones, zones.main
+        self.policy = snap.policy
         layout = self.board.layout
         # Where GPUs of one node are not alike, because some are reserved or of another kind, they have to be named.
         self.named = bool(zones.calendar) or any(len({gpu[1:] for gpu in kind.gpus}) > 1 for kind in layout.kinds)
@@ -58,7 +60,7 @@ class Profile:
         shortest: dict[Request, float] = {}
         for lane in snap.queue.lanes():
             if not order.is_filler(lane.band):
-                length = min(_length_s(snap.runs[run_id]) for _, run_id in lane.runs)
+                length = min(_length_s(self.policy, snap.runs[run_id]) for _, run_id in lane.runs)
                 shortest[lane.request] = min(length, shortest.get(lane.request, math.inf))
         hopes = []
         for request, length in sorted(shortest.items(), key=lambda one: -one[0].gpus):
@@ -83,7 +85,7 @@ class Profile:
             attempt = self._runs[run_id].attempt
             assert attempt is not None
             self._hold(end, attempt.placement)
-        request, length = run.spec.request, _length_s(run)
+        request, length = run.spec.request, _length_s(self.policy, run)
         at, nodes = self.ahead.ripe(request, self.now, length)
         while at < math.inf:
             zone = self.zones.of(run, at)
@@ -135,5 +137,5 @@ class Profile:
         return any(not self.named or gpus & part.gpus for gpus in there)
 
 
-def _length_s(run: Run) -> float:
-    return max(1.0, left_of(run) if run.spec.time_limit_s is None else bound_s(run))
+def _length_s(policy: Policy, run: Run) -> float:
+    return max(1.0, left_of(run) if run.spec.time_limit_s is None else planned_s(policy, run))

@@ -25,6 +25,7 @@ from heapq import heapify, heappop, heappush
 from rota.core.backfill import exchange, outside, reserve
 from rota.core.board import Board
 from rota.core.conservative import Profile
+from rota.core.grace import planned_s
 from rota.core.headroom import Headroom
 from rota.core.place import place
 from rota.core.plan import Plan, Preempt, Reserve, Start
@@ -194,8 +195,8 @@ class _Pass:
         where = (lane.shape, zone)
         if where in self.unplaceable:
             # room is made only for one that may then use it, or who made way would be back, and be stopped again
-            return self.snap.now + bound_s(run) > self.reserve.at or self.make_room(run, where, standing)
-        if self.snap.now + bound_s(run) <= self.reserve.at:
+            return self.snap.now + planned_s(self.policy, run) > self.reserve.at or self.make_room(run, where, standing)
+        if self.snap.now + planned_s(self.policy, run) <= self.reserve.at:
             spot = place(self.zones.board(zone), lane.request, self.snap.packer)
             if spot is None:
                 self.unplaceable.add(where)
@@ -221,7 +222,7 @@ class _Pass:
         while at < len(lane.runs) and self.depth > 0:
             key, run_id = lane.runs[at]
             run = self.snap.runs[run_id]
-            if bound_s(run) <= window or self.may_be_stopped(run, self.turns.standing_of(lane, key)):
+            if planned_s(self.policy, run) <= window or self.may_be_stopped(run, self.turns.standing_of(lane, key)):
                 break
             at += 1
             self.depth -= 1

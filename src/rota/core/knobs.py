@@ -31,6 +31,17 @@ KNOBS = (
         "max_reserved_gpu_s",
         "What one person may have reserved at a time; 0 = only admins reserve.",
     ),
+    Knob(
+        "max_grace_seconds",
+        "max_grace_s",
+        "Longest time between the polite signal and SIGKILL that anybody but an admin may give a run; a stop on behalf "
+        "of others never takes longer.",
+    ),
+    Knob(
+        "max_checkpoint_grace_seconds",
+        "max_checkpoint_grace_s",
+        "The same for runs with a checkpoint signal, which need time to save; never below max_grace_seconds.",
+    ),
     Knob("backfill", "backfill", "Who may pass one that waits for room: conservative, easy, skip or none."),
     Knob("backfill_depth", "backfill_depth", "How many are looked at in a pass behind the first that must wait."),
     Knob("margin", "margin", "How much more urgent one must be to stop another, under srtf, las and auto."),

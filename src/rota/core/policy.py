@@ -71,6 +71,8 @@ class Policy:
     patience: float = 1.0  # under auto: after waiting this share of its declared time a run is twice as urgent
     express: float = 0.25  # under auto: times the square root of all GPUs are left to short runs (core/express.py)
     max_reserved_gpu_s: float = 64 * HOUR_S  # that one person may have reserved at a time; admins: no bound
+    max_grace_s: float = 300.0  # from the polite signal to SIGKILL; admins: no bound (core/grace.py)
+    max_checkpoint_grace_s: float = 600.0  # the same for runs with a checkpoint signal, which need time to save
     auto_retry: bool = True
     retry_base_s: float = 5.0
     retry_cap_s: float = 600.0
@@ -94,6 +96,8 @@ _AT_LEAST: Mapping[str, float] = {
     "patience": 1e-3,
     "express": 0,
     "max_reserved_gpu_s": 0,
+    "max_grace_s": 0,
+    "max_checkpoint_grace_s": 0,
     "retry_base_s": 0,
     "retry_cap_s": 0,
 }

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from rota.core import events as e
 from rota.core import order
 from rota.core.board import Board
+from rota.core.grace import for_others_s
 from rota.core.place import place, shares
 from rota.core.plan import Preempt
 from rota.core.policies import auto
-from rota.core.policy import Ordering
+from rota.core.policy import Ordering, Policy
 from rota.core.resources import Placement, Request, Slice, gpu_count
 from rota.core.run import Attempt, Cause, Run
 from rota.core.snapshot import Snapshot
@@ -268,8 +269,9 @@ def _spare(later: Board, request: Request, victims: list[Holder]) -> None:
             victims.remove(one)
 
 
-def request(runs: Mapping[str, Run], victim: Preempt, at: float) -> e.StopRequested:
-    """A victim of a plan is asked to go, in the way it said: live, in a forecast and in a simulation alike."""
+def request(policy: Policy, runs: Mapping[str, Run], victim: Preempt, at: float) -> e.StopRequested:
+    """Ask a victim of a plan to end: by its own signal, with its own grace up to the cap. The same live, in a forecast
+    and in a simulation."""
     spec = runs[victim.run_id].spec
     return e.StopRequested(
         at=at,
@@ -277,7 +279,7 @@ def request(runs: Mapping[str, Run], victim: Preempt, at: float) -> e.StopReques
         attempt_id=victim.attempt_id,
         cause=Cause.PREEMPTED,
         signal=spec.checkpoint_signal,
-        grace_s=spec.grace_s,
+        grace_s=for_others_s(policy, spec),
         for_run=victim.for_run,
     )
 

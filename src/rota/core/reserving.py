@@ -8,9 +8,11 @@ does for a run: best fit, whole nodes, lowest numbers.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 from rota.core.board import Board, Layout
+from rota.core.overdue import overdue
 from rota.core.place import place
 from rota.core.reservation import Reservation
 from rota.core.resources import Placement, Request, Slice
@@ -74,7 +76,10 @@ def _held_at(state: State, start: float, now: float) -> list[Placement]:
     """What is expected to be held still when it begins; first in the list is first to go."""
     yielding: list[Placement] = []
     others: list[Placement] = []
-    for (end, run_id), (_, placement) in zip(state.timeline, state.timeline.given_back(), strict=True):
+    for (expected_end, run_id), (_, placement) in zip(state.timeline, state.timeline.given_back(), strict=True):
+        late, end = overdue(state.policy, state.runs[run_id], now), expected_end
+        if late is not None:
+            end = math.inf if late.until is None else late.until
         if end > start or start <= now:  # what is late now will have ended by some later time
             (yielding if state.runs[run_id].spec.stoppable else others).append(placement)
     return [*yielding, *others]

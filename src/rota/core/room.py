@@ -8,14 +8,15 @@ from __future__ import annotations
 from rota.core.backfill import outside, reserve
 from rota.core.board import Board
 from rota.core.express import SHORT_S
+from rota.core.grace import planned_s
 from rota.core.headroom import Headroom
 from rota.core.ids import run_of
+from rota.core.overdue import holds, overdue
 from rota.core.place import could_ever_fit, place
 from rota.core.plan import Plan, Reserve
 from rota.core.preempt import Stopping
-from rota.core.progress import bound_s
 from rota.core.reason import SHOWN, Reason, describe
-from rota.core.resources import Placement, Request
+from rota.core.resources import Placement, Request, Slice
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
 from rota.core.state import State
@@ -23,6 +24,7 @@ from rota.core.times import about, told
 from rota.core.usage import Shares
 from rota.core.zones import EVERYWHERE, Zone, Zones
 
+MOST_OVERDUE = 5  # named in one answer
 LATE_S = 1.0  # what is expected to end at this very moment was expected to end before
 
 
@@ -37,7 +39,7 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
     board = zones.board(zone)
     if place(board, request) is None:
         if place(snap.board, request) is not None:
-            return [_kept(zones, snap, request, zone), *_stopping(snap, run, board)]
+            return [_kept(zones, snap, request, zone), *_overdue(zones, snap, run, zone), *_stopping(snap, run, board)]
         standing_back, spare = _short_first(snap, run)
         spot = reserve(snap, snap.board, run, [], zones, spare=spare) or reserve(snap, snap.board, run, [], zones)
         if spot is None:
@@ -48,9 +50,10 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
         late = spot.at <= snap.now + LATE_S
         text = f"needs {describe(request)}; {there}{'; who has them should have ended by now' if late else ''}"
         found = Reason("resources", text, _holders(snap, spot.placement), None if late else spot.at)
-        return [found, *_too_much_kept(zones, request, zone), *standing_back, *_stopping(snap, run, board)]
+        kept = _too_much_kept(zones, request, zone)
+        return [found, *_overdue(zones, snap, run, zone), *kept, *standing_back, *_stopping(snap, run, board)]
     hole = plan.reserve
-    late = hole is not None and snap.now + bound_s(run) > hole.at
+    late = hole is not None and snap.now + planned_s(snap.policy, run) > hole.at
     if hole is not None and late and place(outside(snap.board, hole), request) is None:
         return [_behind(snap, run, hole)]
     return _short_first(snap, run)[0]
@@ -79,6 +82,28 @@ def _too_much_kept(zones: Zones, request: Request, zone: Zone) -> list[Reason]:
         f"with {kept} of {layout.in_service} GPUs kept for {_named(zone)} the rest has no room for {describe(request)}"
     )
     return [Reason("reserved", text, until=_until(zones, Board(layout), request, zone))]
+
+
+def _overdue(zones: Zones, snap: Snapshot, run: Run, zone: Zone) -> list[Reason]:
+    """Name every run that should be gone and holds GPUs that this one could have, longest overdue first."""
+    own = next((one for one in zones.calendar if one.id == zone[1]), None) if zone[:1] == ("only",) else None
+    usable = own.placement if own is not None else _eligible(snap, run.spec.request)
+    found = []
+    for _, run_id in snap.timeline:
+        other = snap.runs[run_id]
+        late = overdue(snap.policy, other, snap.now, own)
+        stop = other.attempt.stop if other.attempt is not None else None
+        # preempted for this very run: the reason "stopping" says so, unless the run does not die
+        expected = stop is not None and stop.for_run == run.id and late is not None and late.until is not None
+        if late is not None and not expected and holds(other, usable):
+            found.append(late)
+    found.sort(key=lambda one: (one.since, one.run_id))
+    return [Reason("overdue", one.text, (one.run_id,), one.until) for one in found[:MOST_OVERDUE]]
+
+
+def _eligible(snap: Snapshot, request: Request) -> Placement:
+    layout = snap.board.layout
+    return tuple(Slice(node.id, mask) for node, mask in zip(layout.nodes, layout.fits(request), strict=True) if mask)
 
 
 def _named(zone: Zone) -> str:
@@ -114,9 +139,8 @@ def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
 
 def _behind(snap: Snapshot, run: Run, hole: Reserve) -> Reason:
     left = max(0.0, hole.at - snap.now)
-    text = (
-        f"would delay {hole.run_id}, which has a reservation in {about(left)}; this one may take {about(bound_s(run))}"
-    )
+    takes = about(planned_s(snap.policy, run))
+    text = f"would delay {hole.run_id}, which has a reservation in {about(left)}; this one may take {takes}"
     return Reason("reservation", text, (hole.run_id,), hole.at)
 
 

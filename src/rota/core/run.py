@@ -136,6 +136,7 @@ class Spec:
     saves: bool = False  # it keeps its work in checkpoints: a stop loses little of it
     checkpoint_signal: int = 15
     grace_s: float = 10.0  # from the polite signal to SIGKILL
+    long_grace: bool = False  # an admin gave it a grace above the policy's cap: see grace.py
     warn_signal: int = 0  # sent before the time limit; 0 = see warning.py
     warn_s: float | None = None  # how long before; None = see warning.py, 0 = never
     filler: bool = False  # only where nobody else who waits could run; killed at once for anybody: see filler.py

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from rota.core import events as e
 from rota.core.decide import decide
+from rota.core.grace import kill_at, longest_s
 from rota.core.ids import attempt_id
 from rota.core.plan import Plan, Preempt
 from rota.core.preempt import request
@@ -72,14 +73,17 @@ class Walk:
             self.starts.setdefault(run.id, self.now)
             reduce(self.world, planned(run.id, run.attempts_made + 1, self.now, start.placement))
             again_s = self.world.policy.restart_cost_s if run.attained_s else 0.0
-            self._will_end(run.id, self.now + again_s + self._lasts(run, run.attained_s))
+            lasts_s = again_s + self._lasts(run, run.attained_s)
+            if run.spec.time_limit_s is not None:
+                lasts_s = min(lasts_s, longest_s(self.world.policy, run))
+            self._will_end(run.id, self.now + lasts_s)
         for victim in plan.preempts:
             self._stop(victim)
 
     def _stop(self, victim: Preempt) -> None:
-        spec = self.world.runs[victim.run_id].spec
-        reduce(self.world, request(self.world.runs, victim, self.now))
-        self._will_end(victim.run_id, min(self._due[victim.run_id], self.now + spec.grace_s))
+        asked = request(self.world.policy, self.world.runs, victim, self.now)
+        reduce(self.world, asked)
+        self._will_end(victim.run_id, min(self._due[victim.run_id], self.now + asked.grace_s))
 
     def _will_end(self, run_id: str, at: float) -> None:
         self._due[run_id] = at
@@ -122,8 +126,8 @@ class Walk:
     def _end_of(self, run: Run) -> float:
         assert run.attempt is not None
         end = self.now + self._lasts(run, done_s(self.world.policy, run, self.now))
-        stop = run.attempt.stop
-        return end if stop is None else max(self.now, min(end, stop.at + stop.grace_s))
+        killed_at = kill_at(self.world.policy, run)
+        return end if killed_at is None else max(self.now, min(end, killed_at))
 
 
 def pass_cost(state: State) -> int:

@@ -1,6 +1,7 @@
 """What is free for whom, where reservations keep GPUs: a run sees only the GPUs that it may have until it ends.
 
-A run may use a reserved GPU if it will be gone by the start of the reservation, or can be stopped then. A run that
+A run may use a reserved GPU if it will be gone by the start of the reservation, its grace after its time limit
+included, or can be stopped then. A run that
 names a reservation sees nothing but that one's GPUs, once it has begun. Runs that see the same are in one zone, and
 each zone has a board of its own; without reservations there is one zone, and the board is the board.
 """
@@ -8,7 +9,7 @@ each zone has a board of its own; without reservations there is one zone, and th
 from __future__ import annotations
 
 from rota.core.board import Board
-from rota.core.progress import bound_s
+from rota.core.grace import longest_s
 from rota.core.reservation import Reservation
 from rota.core.resources import Placement, Slice
 from rota.core.run import Run
@@ -20,7 +21,7 @@ EVERYWHERE: Zone = ()
 
 class Zones:
     def __init__(self, snap: Snapshot) -> None:
-        self.now = snap.now
+        self.now, self.policy = snap.now, snap.policy
         self.calendar = snap.reservations
         self.main = snap.board.copy()
         self._boards: dict[Zone, Board] = {}
@@ -34,7 +35,7 @@ class Zones:
         mine = next((one for one in self.calendar if one.id == own), None) if own else None
         if mine is not None:
             return ("only", mine.id) if mine.active(now) else None
-        until = now if run.spec.stoppable else now + bound_s(run)
+        until = now if run.spec.stoppable else now + longest_s(self.policy, run)
         return tuple(one.id for one in self.calendar if one.start <= until and now < one.end)
 
     def board(self, zone: Zone) -> Board:

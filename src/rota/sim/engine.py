@@ -189,7 +189,7 @@ class _World:
 
     def stop(self, victim: Preempt) -> None:
         number = int(victim.run_id, 16)
-        reduce(self.state, request(self.state.runs, victim, float(self.now)))
+        reduce(self.state, request(self.state.policy, self.state.runs, victim, float(self.now)))
         ran_s = self.now - self.began[number]
         self.left_s[number] -= max(0, ran_s - self.restart_s(self.attempts[number]))
         self.stops[number] += 1

@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep, seen
 from rota.api.faults import faults
-from rota.api.render.whole import hiding, waiting
+from rota.api.render.overdue import OverdueShape
+from rota.api.render.whole import hiding, overdue_before, waiting
 from rota.api.render.words import RUN_WORDS
 from rota.api.router import Router
 from rota.app.errors import NotFound
@@ -59,6 +60,7 @@ class Expected(BaseModel):
     confidence: str = Field(description="good, fair or rough; empty where nothing can be told.")
     rests_on: str = Field(alias="from", description="What the prediction rests on.")
     why: str = Field(description="Why no start can be told.")
+    overdue: list[OverdueShape] = Field(description="Runs in the way that should be gone already.")
     alternatives: list[Sooner] = Field(description="What would start it sooner, best first; each was tried out.")
 
 
@@ -103,6 +105,7 @@ def eta(house: HouseDep, who: Caller, run_id: RunId) -> Json:
             "confidence": odds.confidence,
             "from": odds.rests_on,
             "why": hiding(house, who, run_id, prospect.why),
+            "overdue": overdue_before(house, who, run) if waits else [],
             "alternatives": [
                 {"change": one.words, "start": one.start, "sooner_seconds": one.sooner_s, "now": one.now}
                 for one in (house.service.alternatives(run_id) if waits else ())

@@ -74,6 +74,8 @@ class PolicyOf(BaseModel):
     express: float
     packing: Packing
     max_reserved_gpu_seconds: float
+    max_grace_seconds: float
+    max_checkpoint_grace_seconds: float
     max_queue: int
     limits: LimitsOf
     user_limits: dict[str, LimitsOf]
@@ -106,6 +108,8 @@ class PolicyChange(Body):
     express: Annotated[float, Field(ge=0, le=MOST_EXPRESS), NUMBER] | None = _knob("express")
     packing: Packing | None = _knob("packing")
     max_reserved_gpu_seconds: Seconds | None = _knob("max_reserved_gpu_seconds")
+    max_grace_seconds: Seconds | None = _knob("max_grace_seconds")
+    max_checkpoint_grace_seconds: Seconds | None = _knob("max_checkpoint_grace_seconds")
     max_queue: Annotated[int, Field(ge=1, le=int(LARGEST)), NUMBER] | None = _knob("max_queue")
     limits: LimitsOf | None = _knob("limits")
     user_limits: Annotated[dict[Person, LimitsOf], Field(max_length=10_000)] | None = _knob("user_limits")

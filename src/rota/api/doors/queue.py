@@ -19,6 +19,7 @@ from rota.api.depends import Caller, DryRun, HouseDep, Key, Strict, seen
 from rota.api.dry import IGNORED, marked
 from rota.api.faults import faults
 from rota.api.house import House
+from rota.api.render.ending import Ending, Now, asked_grace, ending_of
 from rota.api.render.job import Job, Jobs, Statistics, job_of, statistics_of
 from rota.api.render.limits import warnings
 from rota.api.router import Router
@@ -70,7 +71,7 @@ class Queue(BaseModel):
     pause_why: str
 
 
-class Canceled(BaseModel):
+class Canceled(Ending):
     success: bool
     message: str
     job: Job
@@ -185,14 +186,15 @@ def job(house: HouseDep, who: Caller, job_id: str) -> Json:
 @router.delete(
     "/queue/{job_id}", summary="Cancel a job, running or not", responses={200: {"model": Canceled}, **faults(404)}
 )
-async def cancel(house: HouseDep, who: Caller, job_id: str, dry_run: DryRun = False) -> Json:
-    """A running one is asked to stop and killed after its grace; its GPUs are free when it is gone."""
+async def cancel(house: HouseDep, who: Caller, job_id: str, now: Now = False, dry_run: DryRun = False) -> Json:
+    """A running one is asked to stop and killed after its grace, at the latest when the answer says; its GPUs are free
+    when it is gone."""
     try:
         await _must_be_visible(house, who, job_id)
-        run: Run = await act(house, who, Cancel(job_id), dry_run)
+        run: Run = await act(house, who, Cancel(job_id, grace_s=asked_grace(now)), dry_run)
     except (NotFound, Conflict):
         raise NotFound(f"Job {job_id[:100]} not found or cannot be canceled", "job_id") from None
-    answer = {"success": True, "message": f"Job {run.id} canceled", "job": job_of(run)}
+    answer = {"success": True, "message": f"Job {run.id} canceled", "job": job_of(run), **ending_of(house, run)}
     return Json(marked(answer, dry_run))
 
 

@@ -18,6 +18,7 @@ from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.newrun import GpuWrap
+from rota.api.render.ending import Ending, Now, asked_grace, ending_of
 from rota.api.render.run import MadeRun, Renderer, RunShape, window_of
 from rota.api.render.words import RUN_WORDS, argv_of
 from rota.api.router import Router
@@ -29,7 +30,12 @@ from rota.core.run import ACTIVE, ENDED, Run, RunState
 
 router = Router("runs")
 RunId = Annotated[str, Path(max_length=200)]
-Grace = Annotated[float | None, Query(ge=0, le=86400, description="Until SIGKILL; by default the run's own.")]
+Grace = Annotated[
+    float | None,
+    Query(
+        ge=0, le=86400, description="Until SIGKILL; by default the run's own. Above the policy's cap only for admins."
+    ),
+]
 READY = frozenset({RunState.HELD})
 LIVE = frozenset(RunState) - ENDED
 REPORTED = {word: state for state, word in RUN_WORDS.items() if state is not RunState.LOST}
@@ -92,14 +98,28 @@ async def start_run(house: HouseDep, who: Caller, run_id: RunId, dry_run: DryRun
     return Json(marked({"message": "Run started", "tmux_window": window_of(run), "id": run.id}, dry_run))
 
 
-@router.post("/runs/{run_id}/stop", summary="Stop a run", responses={200: {"model": Message}, **faults(400, 404, 409)})
+class Stopped(Ending, Message):
+    id: str
+    status: str
+    dry_run: bool | None = None
+
+
+@router.post("/runs/{run_id}/stop", summary="Stop a run", responses={200: {"model": Stopped}, **faults(400, 404, 409)})
 async def stop_run(
-    house: HouseDep, who: Caller, run_id: RunId, grace_seconds: Grace = None, dry_run: DryRun = False
+    house: HouseDep,
+    who: Caller,
+    run_id: RunId,
+    grace_seconds: Grace = None,
+    now: Now = False,
+    dry_run: DryRun = False,
 ) -> Json:
-    """One that waits is cancelled; one that runs gets its signal and, after its grace, is ended with all it forked."""
-    command = Cancel(run_id, grace_s=grace_seconds)
+    """One that waits is cancelled; one that runs gets its signal and, after its grace, is ended with all it forked: the
+    answer says when that is at the latest. Asked again it ends no later. The run's own grace counts in full only for
+    its owner; for anybody else the policy caps it."""
+    command = Cancel(run_id, grace_s=asked_grace(now, grace_seconds))
     run = await _change(house, who, command, dry_run, allowed=LIVE, refusal="Run is not active")
-    return Json(marked({"message": "Run stopped", "id": run.id, "status": RUN_WORDS[run.state]}, dry_run))
+    answer = {"message": "Run stopped", "id": run.id, "status": RUN_WORDS[run.state], **ending_of(house, run)}
+    return Json(marked(answer, dry_run))
 
 
 class Again(Making):

@@ -9,11 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rota.api.house import House
 from rota.api.render.gpus import HIDDEN
+from rota.api.render.overdue import OverdueShape, overdue_of
 from rota.api.render.words import gpu_names
 from rota.app.authz import Principal
 from rota.app.reserve import said
 from rota.app.views import View
+from rota.core.grace import longest_s
 from rota.core.node import Node
+from rota.core.overdue import Overdue, overdue
 from rota.core.reservation import Reservation
 from rota.core.resources import Placement, Slice, bits
 from rota.core.run import Run
@@ -41,6 +44,7 @@ class ReservationShape(BaseModel):
                     "out_of_service": [],
                     "ready_at": 1795078800.0,
                     "blocked_by": [],
+                    "overdue": [],
                     "never_ready": 0,
                     "runs": [],
                     "run_count": 0,
@@ -63,6 +67,7 @@ class ReservationShape(BaseModel):
     out_of_service: list[str] = Field(description="Those of its GPUs that could not be given out now.")
     ready_at: float = Field(description="When all of its GPUs are expected to be free: its start, or later.")
     blocked_by: list[str] = Field(description="Runs expected to hold some of them longer than that.")
+    overdue: list[OverdueShape] = Field(description="Those of them that should be gone already.")
     never_ready: int = Field(description="How many of its GPUs are expected to be held by others until it is over.")
     runs: list[str] = Field(description=f"Live runs that use it, at most {MOST_RUNS}.")
     run_count: int
@@ -105,6 +110,7 @@ class Calendar:
             "out_of_service": gpu_names(_unfit(found.placement, self.view.nodes)),
             "ready_at": max([found.start, *(end for end, _ in blockers)]),
             "blocked_by": [run.id for _, run in blockers if self._house.may_see(self._who, run)][:MOST_RUNS],
+            "overdue": overdue_of(self._house, self._who, self._overdue(found, blockers))[:MOST_RUNS],
             "never_ready": self._never_ready(found, [run for end, run in blockers if end >= found.end]),
             "runs": [run.id for run in runs[:MOST_RUNS]],
             "run_count": len(runs),
@@ -119,13 +125,27 @@ class Calendar:
         return sum(name in holders and holders[name].id in ids for name in _gpus(found.placement))
 
     def _blockers(self, found: Reservation) -> Iterator[tuple[float, Run]]:
-        """Who holds some of its GPUs and is expected to do so when it begins: preemptible work makes way."""
+        """Yield the runs of others that hold some of its GPUs when it begins, and until when each is expected to. Once
+        it has begun that is every such run, also one that is late or is being preempted."""
         holders = self.view.holders()
         held = {run.id: run for name in _gpus(found.placement) if (run := holders.get(name)) is not None}
         for run in held.values():
-            end = run.attempt.expected_end if run.attempt is not None else 0.0
-            if end > max(found.start, self._now) and not run.spec.preemptible and run.spec.reservation != found.id:
+            if run.spec.reservation == found.id or run.attempt is None:
+                continue
+            late = overdue(self.view.policy, run, self._now)
+            end = run.attempt.expected_end
+            if late is not None:
+                end = found.end if late.until is None else late.until
+            if found.start <= self._now:
+                yield max(end, self._now), run
+            elif end > found.start and (late is not None or not run.spec.preemptible):
                 yield end, run
+
+    def _overdue(self, found: Reservation, blockers: list[tuple[float, Run]]) -> Iterator[tuple[Run, Overdue]]:
+        for _, run in blockers:
+            late = overdue(self.view.policy, run, self._now, found)
+            if late is not None:
+                yield run, late
 
 
 def note_of(house: House, run: Run) -> str:
@@ -133,8 +153,7 @@ def note_of(house: House, run: Run) -> str:
     found = next((one for one in house.service.reservations() if one.id == run.spec.reservation), None)
     if found is None or run.attempt is not None:
         return ""
-    longest_s = run.expected_s if run.spec.time_limit_s is None else run.spec.time_limit_s
-    if max(house.service.now(), found.start) + longest_s <= found.end:
+    if max(house.service.now(), found.start) + longest_s(house.service.policy(), run) <= found.end:
         return ""
     return f"may run on after reservation {found.id} is over at {said(found.end)}; it keeps its GPUs then"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rota.api.house import House
 from rota.api.render.links import TAIL_BYTES, links, wandb_dir
+from rota.api.render.overdue import overdue_of, without
 from rota.api.render.reservation import note_of
 from rota.api.render.run import Renderer
 from rota.api.render.series import charts
@@ -13,6 +15,7 @@ from rota.app.authz import Principal
 from rota.app.errors import NotFound, Unavailable
 from rota.app.ports import FileBusy
 from rota.core.explain import Explanation
+from rota.core.overdue import overdue
 from rota.core.run import WAITING, Run
 
 NOTHING: dict[str, Any] = {"links": [], "wandb_dir": None}
@@ -79,22 +82,33 @@ def hiding(house: House, who: Principal, run_id: str, text: str) -> str:
     return _without(text, _hidden(house, who, house.service.explain(run_id))) if text else ""
 
 
-def _without(text: str, hidden: set[str]) -> str:
-    for run_id in hidden:
-        text = text.replace(run_id, "another run")
+def overdue_before(house: House, who: Principal, run: Run) -> list[dict[str, Any]]:
+    """Runs in the way of this one that should be gone: those that its reasons name as overdue."""
+    view, now = house.service.view(), house.service.now()
+    own = next((one for one in view.reservations if one.id == run.spec.reservation), None)
+    named = [one for reason in house.service.explain(run.id).reasons if reason.code == "overdue" for one in reason.runs]
+    holders = [view.runs[run_id] for run_id in named if run_id in view.runs]
+    found = ((holder, overdue(view.policy, holder, now, own)) for holder in holders)
+    return overdue_of(house, who, ((holder, late) for holder, late in found if late is not None))
+
+
+def _without(text: str, hidden: Mapping[str, Run | None]) -> str:
+    for run_id, run in hidden.items():
+        text = text.replace(run_id, "another run") if run is None else without(text, run)
     return text
 
 
-def _hidden(house: House, who: Principal, explanation: Explanation) -> set[str]:
-    """The runs that stand in the way and are not this caller's to see."""
+def _hidden(house: House, who: Principal, explanation: Explanation) -> dict[str, Run | None]:
+    """The runs that stand in the way and are not this caller's to see; None = it is gone since."""
     if not house.settings.private:
-        return set()
+        return {}
     named = {run_id for reason in explanation.reasons for run_id in reason.runs}
-    return {run_id for run_id in named if not _may_see(house, who, run_id)}
+    found = {run_id: _known(house, run_id) for run_id in named}
+    return {run_id: run for run_id, run in found.items() if run is None or not house.may_see(who, run)}
 
 
-def _may_see(house: House, who: Principal, run_id: str) -> bool:
+def _known(house: House, run_id: str) -> Run | None:
     try:
-        return house.may_see(who, house.service.run(run_id))
-    except NotFound:  # gone since
-        return False
+        return house.service.run(run_id)
+    except NotFound:
+        return None

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
 
 from rota.cli import sweeps
 from rota.cli.connect import FULL_ID, complete, connect, dry_option, for_each, leave, server_option
+from rota.cli.render import in_time
 from rota.client.errors import BadAnswer, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rota.client.answers import Json
     from rota.client.model.cluster import Job
     from rota.client.sync import Client
 
 
 @click.command()
 @click.option("--sweep", "sweep_ids", multiple=True, metavar="ID", help="All that waits or runs of a sweep or array.")
+@click.option("--now", is_flag=True, help="Kill what runs, and all it forked, at once and without a polite signal.")
 @dry_option
 @server_option
 @click.argument("run_ids", nargs=-1, metavar="RUN_ID...", shell_complete=complete)
-def command(run_ids: tuple[str, ...], sweep_ids: tuple[str, ...], dry_run: bool, server: str) -> None:
-    """End runs: waiting ones leave the queue, running ones are stopped. The id of a sweep or array stands for all of
-    its runs. What waits goes first, so that none starts in the place of another."""
+def command(run_ids: tuple[str, ...], sweep_ids: tuple[str, ...], now: bool, dry_run: bool, server: str) -> None:
+    """End runs: waiting ones leave the queue, running ones are asked to end and killed after their grace (--now: at
+    once). The id of a sweep or array stands for all of its runs. What waits goes first, so that none starts in the
+    place of another."""
     if not run_ids and not sweep_ids:
         raise click.UsageError("Missing argument 'RUN_ID...', or --sweep ID")
     withdrawn: dict[str, int] = {}  # by sweep: how many of it left the queue before anything that runs was touched
@@ -32,17 +37,16 @@ def command(run_ids: tuple[str, ...], sweep_ids: tuple[str, ...], dry_run: bool,
 
         def one(run_id: str) -> str:
             try:
-                answer = client.cancel(run_id, dry_run=dry_run)
+                answer = client.cancel(run_id, now=now, dry_run=dry_run)
             except NotFound:
                 if sweeps.find(client, run_id) is None:
                     raise
-                return sweeps.cancel(client, run_id, dry_run=dry_run, withdrawn=withdrawn.get(run_id, 0))
-            done = "cancelled" if answer.get("status") == "stopped" else "stopping"
-            return f"{run_id} {'could be stopped' if dry_run else done}"
+                return sweeps.cancel(client, run_id, now=now, dry_run=dry_run, withdrawn=withdrawn.get(run_id, 0))
+            return f"{run_id} {'could be stopped' if dry_run else _done(run_id, answer)}"
 
         def all_of(sweep_id: str) -> str:
             client.sweep(sweep_id)  # one that is not there says so
-            return sweeps.cancel(client, sweep_id, dry_run=dry_run, withdrawn=withdrawn.get(sweep_id, 0))
+            return sweeps.cancel(client, sweep_id, now=now, dry_run=dry_run, withdrawn=withdrawn.get(sweep_id, 0))
 
         several = len(run_ids) + len(sweep_ids) > 1
         waiting, others, running = _by_turn(client, run_ids) if several else ([], list(run_ids), [])
@@ -53,6 +57,18 @@ def command(run_ids: tuple[str, ...], sweep_ids: tuple[str, ...], dry_run: bool,
         code = for_each(client, sweep_ids, all_of) or code
         code = for_each(client, (*others, *running), one) or code
     leave(code)
+
+
+def _done(run_id: str, answer: Json) -> str:
+    """Say what became of the cancel: a run that holds GPUs is only on its way out."""
+    if answer.get("status") == "stopped":
+        return "cancelled"
+    killed_at = answer.get("kill_at")
+    if not isinstance(killed_at, int | float):  # of an earlier version
+        return "stopping"
+    if killed_at - time.time() < 1.0:
+        return "stopping: killed now"
+    return f"stopping: killed {in_time(killed_at)} at the latest; at once with: rota cancel --now {run_id}"
 
 
 def _by_turn(client: Client, ids: Sequence[str]) -> tuple[list[str], list[str], list[str]]:

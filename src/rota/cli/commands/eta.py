@@ -52,13 +52,17 @@ def _lines(found: Eta) -> list[str]:
         return [f"{found.run_id} does not wait: it is {plain(found.status)}"]
     if found.p50 is None:
         told = f"{' is' if found.eta is not None else ':'} {expected(found.eta)}{'; ' if found.why else ''}"
-        return [f"{found.run_id}{told}{plain(found.why)}", *_sooner(found)]
+        return [f"{found.run_id}{told}{plain(found.why)}", *_overdue(found), *_sooner(found)]
     lines = [f"{found.run_id}: {probably(found)}"]
     if found.confidence:
         lines.append(f"  {plain(found.confidence)}, from {plain(found.rests_on)}")
     if bound(found):
         lines.append(f"  {bound(found)}")
-    return lines + _sooner(found)
+    return lines + _overdue(found) + _sooner(found)
+
+
+def _overdue(found: Eta) -> list[str]:
+    return [f"  overdue: {plain(one.text)}" for one in found.overdue]
 
 
 def _sooner(found: Eta) -> list[str]:

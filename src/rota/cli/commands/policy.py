@@ -12,7 +12,7 @@ import click
 from rota.cli.connect import connect, dry_option, emit, json_option, server_option
 
 AUTO, DEFAULT = "auto", "default"
-WIDTH = 54  # of what is said of a knob: beside its name it fits into eighty columns
+WIDTH = 50  # of what is said of a knob: beside its name it fits into eighty columns
 
 
 @click.group(invoke_without_command=True)

@@ -108,6 +108,8 @@ def _tell(made: Reservation, dry_run: bool) -> None:
         click.echo(f"{made.id} {what}")
     if made.ready_at is not None and made.ready_at > made.start:
         say(f"note: {_late(made, made.ready_at)}")
+    for one in made.overdue:
+        say(f"note: overdue: {plain(one.text)}")
     if not dry_run:
         say(f"use it with: rota submit --reservation {made.id} -- COMMAND")
 
@@ -132,7 +134,9 @@ def _calendar(found: Sequence[Reservation], days: int) -> str:
 
     drawn = picture(found, time.time(), days)
     rows = [_row(one) for one in found]
-    return f"{drawn}{chr(10) * 2 if drawn else ''}{table(HEADS, rows, right=('GPUS', 'RUNS'))}"
+    blocked = [f"{one.id} is blocked: {plain(late.text)}" for one in found for late in one.overdue]
+    listed = "\n".join([table(HEADS, rows, right=("GPUS", "RUNS")), *blocked])
+    return f"{drawn}{chr(10) * 2 if drawn else ''}{listed}"
 
 
 def _row(one: Reservation) -> tuple[object, ...]:

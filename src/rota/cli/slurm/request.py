@@ -56,6 +56,16 @@ def stopping(parsed: Parsed, limit_s: float | None) -> dict[str, Any]:
     return fields
 
 
+def cap_grace(fields: dict[str, Any], policy: Mapping[str, Any]) -> str:
+    """Shorten the grace to what the server's policy allows such a job; what to tell of it, "" = nothing. In Slurm the
+    time of --signal is before the limit, where it stays as it is; only a preemption is held to the cap."""
+    wanted_s, most_s = fields.get("grace_seconds", 0), policy.get("max_checkpoint_grace_seconds")
+    if most_s is None or wanted_s <= (most_s := max(most_s, policy.get("max_grace_seconds", 0))):
+        return ""
+    fields["grace_seconds"] = most_s
+    return f"--signal: a preempted job is killed {most_s:g} s after it, not {wanted_s:g}: the policy allows no more"
+
+
 def unsent(parsed: Parsed) -> str:
     """Why --signal is not sent before the time limit; "" = it is, or nobody asked."""
     if not parsed.has("signal"):

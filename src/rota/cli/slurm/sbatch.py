@@ -45,6 +45,8 @@ def _sbatch(argv: Sequence[str]) -> int:
     with Client.from_env() as client:
         if parsed.has("dependency"):
             body["depends_on"] = _depends_on(client, values.dependencies(parsed.last("dependency") or ""))
+        if "grace_seconds" in body and (capped := request.cap_grace(body, client.policy())):
+            notes("sbatch", [] if parsed.has("quiet") else [capped])
         if "reservation" in body:
             body["reservation"] = _reservation(client, body["reservation"])
         if parsed.has("test-only"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 
+from rota.app import signals
 from rota.cli.slurm import jobs
 from rota.cli.slurm.jobs import Job
 from rota.cli.slurm.options import Option, Parsed, Takes, UsageError, parse
@@ -13,9 +15,10 @@ from rota.client.errors import NotFound, Refused, Unauthorised
 from rota.client.sync import Client
 
 HELP = """\
-usage: scancel [ID | ID_INDEX | ID_[1-3] ...] [-u USER | --me] [-n NAME] [-t PENDING|RUNNING] [-v] [-Q]
+usage: scancel [ID | ID_INDEX | ID_[1-3] ...] [-u USER | --me] [-n NAME] [-t PENDING|RUNNING] [-s KILL] [-v] [-Q]
 
-Several conditions must all hold. An array's id ends all of its tasks."""
+Several conditions must all hold. An array's id ends all of its tasks. -s KILL kills running jobs
+at once; without it they get SIGTERM first."""
 _LATER = "a cancel sends SIGTERM, and SIGKILL after the job's grace time"
 TABLE = (
     Option("help", "", Takes.NOTHING),
@@ -30,7 +33,7 @@ TABLE = (
     Option("batch", "b", Takes.NOTHING, note=_LATER),
     Option("partition", "p", note="Rota has one queue"),
     Option("account", "A", refusal="choose by -u, -n or -t"),
-    Option("signal", "s", refusal=f"{_LATER}; other signals cannot be sent"),
+    Option("signal", "s"),
     Option("interactive", "i", Takes.NOTHING, refusal="look with squeue first"),
 )
 _LIVE = ("PENDING", "RUNNING", "CONFIGURING")
@@ -48,6 +51,8 @@ def _scancel(argv: Sequence[str]) -> int:
     conditions = [name for name in ("user", "me", "name", "jobname", "state") if parsed.has(name)]
     if not parsed.rest and not conditions:
         raise UsageError("No job identification provided")
+    if parsed.has("signal"):
+        _must_kill(parsed.last("signal") or "")
     if not parsed.has("quiet"):
         notes("scancel", parsed.notes)
     worst = 0
@@ -64,6 +69,16 @@ def _scancel(argv: Sequence[str]) -> int:
             elif parsed.has("verbose") and parsed.rest:
                 say("scancel", f"{job.id} is {job.state}: left alone")
     return worst
+
+
+def _must_kill(text: str) -> None:
+    """Of all signals only KILL ends a job whatever it is; another one it might survive, and a cancel is no mail."""
+    try:
+        number = signals.number(text)
+    except ValueError as problem:
+        raise UsageError(f"--signal: {problem}") from None
+    if number != signal.SIGKILL:
+        raise UsageError(f"--signal: {_LATER}; besides that only KILL can be sent, which ends a job at once")
 
 
 def _named(client: Client, parsed: Parsed) -> tuple[list[Job], int]:
@@ -92,7 +107,7 @@ def _cancel(client: Client, job: Job, *, quiet: bool, parsed: Parsed) -> int:
     if parsed.has("verbose"):
         say("scancel", f"Terminating job {job.id}")
     try:
-        client.cancel(job.run.id)
+        client.cancel(job.run.id, now=parsed.has("signal"))
     except Unauthorised as problem:
         return (
             0 if quiet else error("scancel", f"Kill job error on job id {job.id}: Access/permission denied: {problem}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rota.client.model.base import Wire, build, rows, table, words
+from rota.client.model.overdue import Overdue, overdue
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Reservation(Wire):
     ready_at: float | None = None  # when all of it is expected to be free: its start, or later
     blocked_by: tuple[str, ...] = ()  # runs expected to hold some of it longer
     never_ready: int = 0  # of its GPUs, expected to be held by others until it is over
+    overdue: tuple[Overdue, ...] = ()  # of those, the ones that should be gone
     runs: tuple[str, ...] = ()  # live ones that use it
     run_count: int = 0
     dry_run: bool = False
@@ -37,7 +39,14 @@ def reservation(data: Any) -> Reservation:
     if not isinstance(data["id"], str):
         raise TypeError("id should be str")
     lists = {name: words(data.get(name)) for name in ("users", "out_of_service", "blocked_by", "runs")}
-    return build(Reservation, data, id=data["id"], nodes=_nodes(data.get("nodes") or {}), **lists)
+    return build(
+        Reservation,
+        data,
+        id=data["id"],
+        nodes=_nodes(data.get("nodes") or {}),
+        overdue=overdue(data.get("overdue")),
+        **lists,
+    )
 
 
 def reservations(data: Any) -> list[Reservation]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.client.model.base import Wire, build, rows, table, words
+from rota.client.model.overdue import Overdue, overdue
 from rota.client.words import ACTIVE, ENDED, WAITING
 
 
@@ -142,6 +143,7 @@ class Eta(Wire):
     rests_on: str = ""
     why: str = ""  # no start can be told
     alternatives: tuple[Alternative, ...] = ()  # best first
+    overdue: tuple[Overdue, ...] = ()  # runs in the way that should be gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,8 @@ def explanation(data: Any) -> Explanation:
 def eta(data: Any) -> Eta:
     data = table(data)
     others = tuple(build(Alternative, item) for item in rows(data.get("alternatives") or []))
-    return build(Eta, data, rests_on=_text(data.get("from") or ""), alternatives=others)
+    late = overdue(data.get("overdue"))
+    return build(Eta, data, rests_on=_text(data.get("from") or ""), alternatives=others, overdue=late)
 
 
 def log_chunk(data: Any) -> LogChunk:

@@ -1,0 +1,45 @@
+"""What became of a cancel: a run that holds GPUs is not gone when the answer is sent."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import BaseModel, Field
+
+from rota.api.house import House
+from rota.app.errors import Invalid
+from rota.app.reserve import said
+from rota.core.grace import kill_at
+from rota.core.run import Run
+
+Now = Annotated[bool, Query(description="Kill the run and all it forked at once, without a polite signal before.")]
+
+
+class Ending(BaseModel):
+    stopping: bool = Field(description="The run still holds its GPUs until its processes are gone.")
+    kill_at: float | None = Field(description="Epoch seconds: SIGKILL is sent then at the latest.")
+    note: str = Field(description="The same in words, and what would end the run sooner.")
+
+
+def asked_grace(now: bool, grace_seconds: float | None = None) -> float | None:
+    """Return the grace that a caller asks for; None = the run's own."""
+    if now and grace_seconds:
+        raise Invalid("now: kills at once, and grace_seconds asks for time; give one of the two", "now")
+    return 0.0 if now else grace_seconds
+
+
+def ending_of(house: House, run: Run) -> dict[str, Any]:
+    """Return the fields of `Ending` for a run that was just cancelled."""
+    attempt = run.attempt
+    if attempt is None or attempt.stop is None:
+        return {"stopping": False, "kill_at": None, "note": ""}
+    killed_at = kill_at(house.service.policy(), run)
+    if killed_at is None or killed_at <= house.service.now():
+        note = "is being killed with all it forked; its GPUs are free when its processes are gone"
+    else:
+        note = (
+            f"was asked to end and is killed at {said(killed_at)} at the latest; to end it at once: "
+            f"rota cancel --now {run.id}, or POST /runs/{run.id}/stop?now=true"
+        )
+    return {"stopping": True, "kill_at": killed_at, "note": note}

@@ -1,0 +1,88 @@
+"""Runs that hold GPUs although they should be gone: since when, until when at the latest, and what would end them.
+
+A run is overdue when it was asked to end, when it is past its time limit, or when it holds GPUs of a reservation that
+has begun. A run that outlived its SIGKILL is overdue without a bound: the kernel keeps its processes, mostly in an
+uninterruptible wait for a device or a file system.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rota.core.grace import kill_at, limit_at
+from rota.core.policy import Policy
+from rota.core.reservation import Reservation
+from rota.core.resources import Placement
+from rota.core.run import Cause, Run
+from rota.core.times import about
+
+# A killed process is gone within milliseconds. Reading the exit, committing it and a busy machine take longer.
+DEAD_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    run_id: str
+    user: str
+    since: float
+    until: float | None  # killed by then at the latest; None = nothing bounds it
+    text: str  # who, since when, until when, and what would end it
+
+
+def overdue(policy: Policy, run: Run, now: float, reservation: Reservation | None = None) -> Overdue | None:
+    """Return why the run should not hold its GPUs any more; None = it may. `reservation`: one that wants its GPUs."""
+    attempt = run.attempt
+    if attempt is None or attempt.reported:
+        return None
+    limit, killed_at = limit_at(run), kill_at(policy, run)
+    past_limit = limit is not None and limit <= now
+    if attempt.stop is not None or past_limit:
+        assert killed_at is not None
+        since = min(([limit] if limit is not None and past_limit else []) + ([attempt.stop.at] if attempt.stop else []))
+        what = _asked(run) if attempt.stop is not None and since == attempt.stop.at else "is past its time limit"
+        if now > killed_at + DEAD_WITHIN_S and not _is_returned(run):
+            text = (
+                f"{_named(run)} was sent SIGKILL {about(now - killed_at)} ago and has not died: the kernel holds its "
+                f"processes (state D: a device or a file system that does not answer); an admin has to look at the "
+                f"machine, `ps -o pid,stat,wchan,cmd` shows them"
+            )
+            return Overdue(run.id, run.user, killed_at, None, text)
+        left = f"it is killed in {about(killed_at - now)} at the latest" if killed_at > now else "it is being killed"
+        text = f"{_named(run)} {what} since {about(now - since)}; {left}; {_remedy(run)}"
+        return Overdue(run.id, run.user, since, max(now, killed_at), text)
+    if reservation is None or not reservation.active(now) or run.spec.reservation == reservation.id:
+        return None
+    bound = "it has no time limit" if killed_at is None else f"its time limit ends it in {about(killed_at - now)}"
+    text = f"{_named(run)} holds its GPUs {about(now - reservation.start)} into the reservation {reservation.id}"
+    return Overdue(run.id, run.user, reservation.start, killed_at, f"{text}; {bound}; {_remedy(run)}")
+
+
+def holds(run: Run, placement: Placement) -> bool:
+    """Return whether the live attempt has any of these GPUs."""
+    wanted = {part.node: part.gpus for part in placement}
+    held = run.attempt.placement if run.attempt is not None else ()
+    return any(wanted.get(part.node, 0) & part.gpus for part in held)
+
+
+def _named(run: Run) -> str:
+    return f"{run.id} of {run.user}"
+
+
+def _asked(run: Run) -> str:
+    assert run.attempt is not None
+    stop = run.attempt.stop
+    assert stop is not None
+    if stop.cause is Cause.PREEMPTED:
+        return f"is being preempted for {stop.for_run}" if stop.for_run else "is being preempted"
+    return "is a lease on its way back" if stop.cause is Cause.RELEASED else "is being cancelled"
+
+
+def _is_returned(run: Run) -> bool:
+    """A lease that was given back: its process is not Rota's to kill."""
+    return run.attempt is not None and run.attempt.stop is not None and run.attempt.stop.cause is Cause.RELEASED
+
+
+def _remedy(run: Run) -> str:
+    if run.spec.holder is not None and run.spec.holder.uid < 0:
+        return f"it ends with process {run.spec.holder.pid}, or when the lease is given back"
+    return f"`rota cancel --now {run.id}`, by {run.user} or an admin, ends it at once"

@@ -1,0 +1,169 @@
+"""The time between the polite signal and SIGKILL: how long it may be, for whom, and that it defeats no limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rota.app.authz import Principal, Role
+from rota.app.commands import Cancel, Rerun, Reserve, Submit
+from rota.app.errors import Invalid
+from rota.core import events as e
+from rota.core.grace import kill_at
+from rota.core.run import Cause, RunState, Stop
+from tests.app.conftest import Build
+from tests.app.house import ANN, BOB, ROOT, House, until, with_policy
+
+DAY = 86400.0
+DEAF = "trap '' TERM INT HUP USR2; echo ready; while :; do sleep 1000; done"
+USR2 = 12
+AGENT = Principal("bot", Role.AGENT, acts_for="ann")
+
+
+def deaf(house: House, gpus: int = 1, **more: Any) -> str:
+    """A run that ignores every polite signal."""
+    run_id = house.submit(DEAF, gpus, **more)
+    until(lambda: "ready" in house.output(run_id), "it ignores the signals")
+    return house.in_state(run_id, RunState.RUNNING)
+
+
+def stop_of(house: House, run_id: str) -> Stop | None:
+    attempt = house.run(run_id).attempt
+    return attempt.stop if attempt is not None else None
+
+
+def grace_of(house: House, run_id: str) -> float:
+    stop = stop_of(house, run_id)
+    assert stop is not None
+    return stop.grace_s
+
+
+def stored_before(house: House, line: str, **more: Any) -> str:
+    """A run with a grace of a day, as a version without a cap wrote it."""
+    run_id = "0123456789ab"
+    spec = house.spec(line, **{"grace_s": DAY, **more})
+    event = e.RunSubmitted(
+        at=house.rota.now(), by="ann", run_id=run_id, seq=10_000, user="ann", spec=spec, held=False,
+        waiting_on=(), expected_s=3600.0, expected_from="default",
+    )  # fmt: skip
+    house.loop.call(lambda desk: desk.write(event)).result(60)
+    return run_id
+
+
+# -- how long it may be -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("who", [ANN, AGENT])
+def test_a_grace_above_the_cap_is_refused_and_the_refusal_names_the_setting(house: House, who: Principal) -> None:
+    with pytest.raises(Invalid, match=r"max_grace_seconds\); use at most 300, up to 10 min with a chec") as refused:
+        house.submit("true", who=who, grace_s=DAY)
+    assert refused.value.field == "grace_s"
+    assert house.run(house.submit("true", who=who, grace_s=300.0)).spec.grace_s == 300.0
+    with pytest.raises(Invalid, match="max_checkpoint_grace_seconds"):
+        house.submit("true", who=who, grace_s=601.0, checkpoint_signal=USR2)
+    assert house.run(house.submit("true", who=who, grace_s=600.0, checkpoint_signal=USR2)).spec.grace_s == 600.0
+
+
+def test_an_admin_may_give_more_and_nobody_can_take_it_over(house: House) -> None:
+    granted = house.do(Submit(house.spec("true", grace_s=DAY), user="ann"), ROOT)
+    assert granted.spec.long_grace
+    house.wait(granted.id)
+    again = house.do(Rerun(granted.id), ANN)
+    assert (again.spec.grace_s, again.spec.long_grace) == (300.0, False), "a rerun is a submit by somebody else"
+    forged = house.do(Submit(house.spec("true", grace_s=60.0, long_grace=True)), ANN)
+    assert not forged.spec.long_grace
+
+
+def test_the_cap_is_a_part_of_the_policy(house: House) -> None:
+    with_policy(house, max_grace_s=1.0, max_checkpoint_grace_s=2.0)
+    with pytest.raises(Invalid, match="use at most 1, up to 2 s"):
+        house.submit("true", grace_s=11.0)
+    plain = deaf(house)
+    house.do(Cancel(plain), ANN)
+    assert grace_of(house, plain) == 1.0, "the default is not refused, but capped"
+
+
+# -- a limit is a limit -----------------------------------------------------------------------------------------------
+def test_a_run_whose_limit_and_grace_reach_into_a_reservation_waits(build: Build) -> None:
+    house = build(1, 2).open()
+    house.do(Reserve(2, start=house.rota.now() + 300.0, length_s=600.0), BOB)
+    late = house.submit("true", 1, time_limit_s=30.0, grace_s=300.0)
+    in_time = house.submit("true", 1, time_limit_s=30.0, grace_s=60.0)
+    house.wait(in_time)
+    assert house.run(late).state is RunState.QUEUED
+    (reason,) = [one for one in house.rota.explain(late).reasons if one.code == "reserved"]
+    assert "kept for a reservation" in reason.text
+
+
+def test_a_run_stored_with_a_days_grace_is_killed_after_the_cap(house: House) -> None:
+    with_policy(house, max_grace_s=0.3)
+    run_id = stored_before(house, DEAF, time_limit_s=1.0)
+    ended = house.wait(run_id)
+    assert (ended.state, ended.past[-1].exit.cause, ended.past[-1].exit.signal) == (
+        RunState.FAILED,
+        Cause.TIME_LIMIT,
+        9,
+    )
+
+
+# -- stops on behalf of others ----------------------------------------------------------------------------------------
+def test_an_admins_cancel_waits_no_longer_than_the_policy_says(house: House) -> None:
+    run_id = deaf(house, grace_s=300.0)
+    with_policy(house, max_grace_s=0.3)
+    house.do(Cancel(run_id), ROOT)
+    assert house.wait(run_id).state is RunState.CANCELLED
+    assert [stop.grace_s for stop in house.events(e.StopRequested, run_id)] == [0.3]
+
+
+def test_also_where_an_admin_gave_it_more_which_only_its_owner_can_use(house: House) -> None:
+    runs = [house.do(Submit(house.spec(DEAF, grace_s=DAY), user="ann"), ROOT).id for _ in range(2)]
+    until(lambda: all("ready" in house.output(run_id) for run_id in runs), "they ignore the signals")
+    house.do(Cancel(runs[0]), ANN)
+    house.do(Cancel(runs[1]), ROOT)
+    assert [grace_of(house, run_id) for run_id in runs] == [DAY, 300.0]
+
+
+def test_preemption_waits_no_longer_than_the_policy_says(build: Build) -> None:
+    house = build(1, 2).open()
+    with_policy(house, preemption=True, max_grace_s=0.3)
+    low = stored_before(house, DEAF, priority=1, preemptible=True)
+    until(lambda: "ready" in house.output(low), "it ignores the signals")
+    urgent = house.submit("true", 2, BOB, priority=4)
+    assert house.wait(urgent).state is RunState.SUCCEEDED
+    assert house.last_attempt(low).exit.cause is Cause.PREEMPTED
+
+
+# -- asking again -----------------------------------------------------------------------------------------------------
+def test_a_later_cancel_hastens_and_never_lengthens(house: House) -> None:
+    run_id = deaf(house, grace_s=300.0)
+    policy = house.rota.policy()
+    house.do(Cancel(run_id, grace_s=5.0), ANN)
+    first = kill_at(policy, house.run(run_id))
+    for who, grace_s in ((ANN, None), (ROOT, None), (ROOT, DAY), (ANN, 300.0)):
+        house.do(Cancel(run_id, grace_s=grace_s), who)
+        assert kill_at(policy, house.run(run_id)) == first
+    assert len(house.events(e.StopRequested, run_id)) == 1
+    with pytest.raises(Invalid, match="max_grace_seconds"):
+        house.do(Cancel(run_id, grace_s=DAY), ANN)
+    house.do(Cancel(run_id, grace_s=0.0), ANN)
+    assert house.wait(run_id).state is RunState.CANCELLED
+
+
+def test_a_cancel_does_not_outlast_the_time_limit(house: House) -> None:
+    run_id = deaf(house, time_limit_s=2.0, grace_s=0.5)
+    run = house.do(Cancel(run_id, grace_s=DAY), ROOT)
+    bound = kill_at(house.rota.policy(), run)
+    assert bound == pytest.approx(run.attempt.started_at + 2.5)
+    assert house.wait(run_id).state is RunState.CANCELLED
+
+
+def test_a_cancel_of_what_is_being_preempted_keeps_its_bound(build: Build) -> None:
+    house = build(1, 2).open()
+    with_policy(house, preemption=True)
+    low = deaf(house, 2, priority=1, preemptible=True, grace_s=60.0)
+    house.submit("true", 2, BOB, priority=4)
+    until(lambda: stop_of(house, low), "it is being preempted")
+    bound = kill_at(house.rota.policy(), house.run(low))
+    with_policy(house, max_grace_s=300.0)
+    cancelled = house.do(Cancel(low, grace_s=300.0), ANN)
+    assert cancelled.attempt.stop.cause is Cause.CANCELLED
+    assert kill_at(house.rota.policy(), cancelled) == pytest.approx(bound)
