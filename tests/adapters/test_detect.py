@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +19,7 @@ import pytest
 from rota.adapters.detect import ask, sightings
 from rota.adapters.detect.detector import ClusterDetector
 from rota.core.clusters import LABELS, canonical
+from tests.app.house import SOURCES
 
 SINFO = """
 case "$*" in
@@ -64,11 +67,20 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @contextmanager
-def dashboard(answers: Mapping[str, Any]) -> Iterator[int]:
+def dashboard(answers: Mapping[str, Any], token: str = "", shown: list[str] | None = None) -> Iterator[int]:
+    """Ray's dashboard. With a token it answers as Ray does: 401 without one, 403 with a wrong one. `shown` gets every
+    Authorization header that it was sent."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            given = self.headers.get("Authorization")
+            if given is not None and shown is not None:
+                shown.append(given)
             body = json.dumps(answers[self.path]).encode() if self.path in answers else b""
-            self.send_response(200 if body else 404)
+            status = 200 if body else 404
+            if token and self.path != "/api/authentication_mode" and given != f"Bearer {token}":
+                body, status = b"", 401 if given is None else 403
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -250,3 +262,86 @@ def test_only_the_given_environment_is_looked_at(machine, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert machine.detect().type == "cpu_only"
+
+
+def install_shims(machine: Machine) -> None:
+    argv = [sys.executable, "-m", "rota", "shims", "install", "--force", "--dir", str(machine.bin)]
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(machine.home), "PYTHONPATH": SOURCES}
+    subprocess.run(argv, env=env, check=True, capture_output=True)
+
+
+def test_our_own_shims_are_no_slurm(machine):
+    """A machine with GPUs, and a Rota server that the shims' sinfo would describe as a cluster of Slurm's."""
+    install_shims(machine)
+    (machine.bin / "sinfo").write_text(
+        f"{(machine.bin / 'sinfo').read_text().partition('exec')[0]}echo n1 1 gpu idle\n"
+    )
+    machine.gpus = 4
+    found = machine.detect()
+    assert (found.type, found.slurm_nodes) == ("local_gpu", 0)
+
+
+def test_a_real_slurm_behind_our_shims_is_seen(machine, tmp_path):
+    install_shims(machine)
+    real = tmp_path / "real"
+    real.mkdir()
+    behind = Machine.__new__(Machine)
+    behind.bin = real
+    behind.program("sinfo", SINFO)
+    machine.env["PATH"] += f":{real}"
+    found = machine.detect()
+    assert (found.type, found.slurm_nodes) == ("slurm", 3)
+
+
+def test_inside_a_run_of_ours_slurms_variables_are_ours(machine):
+    machine.env |= {"ROTA_JOB_ID": "a1", "SLURM_JOB_ID": "a1", "SLURM_JOB_NODELIST": "node-1", "SLURM_NNODES": "1"}
+    machine.gpus = 1
+    assert machine.detect().type == "local_gpu"
+    machine.env["SLURM_JOB_ID"] = "77"  # submitted from inside a job of a real Slurm, whose variables it keeps
+    assert machine.detect().type == "slurm"
+
+
+LOCKED = {**RAY, "/api/authentication_mode": {"authentication_mode": "token"}}
+
+
+def test_ray_behind_a_token_is_seen(machine, monkeypatch):
+    shown: list[str] = []
+    with dashboard(LOCKED, "secret", shown) as port:
+        monkeypatch.setattr(sightings, "RAY_DASHBOARD", port)
+        machine.env["RAY_AUTH_TOKEN"] = "secret"
+        found = machine.detect()
+        assert (found.type, found.status, found.gpu_count) == ("ray", "unknown", None)
+        assert "wants a token" in found.description
+        assert shown == [], "a token is for the place that was named, not for whoever listens on a port"
+        machine.env["RAY_ADDRESS"] = "auto"
+        found = machine.detect()
+        assert (found.type, found.status, found.node_count, found.gpu_count) == ("ray", "healthy", 1, 12)
+        assert set(shown) == {"Bearer secret"}
+
+
+@pytest.mark.parametrize("source", ["RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"])
+def test_rays_token_is_found_where_ray_looks(machine, monkeypatch, tmp_path, source):
+    path = tmp_path / "token" if source.startswith("RAY") else machine.home / ".ray" / "auth_token"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("  secret \n")
+    if source.startswith("RAY"):
+        machine.env[source] = str(path)
+    with dashboard(LOCKED, "secret") as port:
+        machine.env["RAY_ADDRESS"] = f"http://127.0.0.1:{port}"
+        assert machine.detect().gpu_count == 12
+
+
+def test_a_token_that_ray_refuses_is_told(machine):
+    with dashboard(LOCKED, "secret") as port:
+        machine.env |= {"RAY_ADDRESS": f"http://127.0.0.1:{port}", "RAY_AUTH_TOKEN": "old"}
+        found = machine.detect()
+        assert (found.type, found.status) == ("ray", "unknown")
+        assert any("refuses the token" in signal for signal in found.signals)
+        assert "old" not in repr(found).replace("older", ""), "a token is shown nowhere"
+
+
+def test_another_server_that_wants_a_password_is_no_ray(machine, monkeypatch):
+    with dashboard({}, "secret") as port:
+        monkeypatch.setattr(sightings, "RAY_DASHBOARD", port)
+        machine.gpus = 1
+        assert machine.detect().type == "local_gpu"

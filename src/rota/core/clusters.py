@@ -13,6 +13,8 @@ LABELS: Mapping[str, str] = {
     "shared_head_node": "Shared GPU Head Node",
     "cpu_only": "CPU Only",
 }
+# In the first lines of each of Rota's own stand-ins for Slurm's programs (`rota shims install`).
+SHIM_MARK = "# This is Rota's; `rota shims remove` takes it away."
 _ALIASES: Mapping[str, str] = {
     "localgpu": "local_gpu",
     "local_gpu_cluster": "local_gpu",

@@ -108,6 +108,8 @@ def _describe(kind: str, sighting: Sighting, seen: _Seen) -> str:
         return "Nobody has said what this is."
     if kind == "shared_head_node":
         return f"A head node from which {seen.ssh_hosts} hosts are reached by ssh."
+    if sighting.locked:
+        return f"{LABELS[kind]}, which wants a token: set RAY_ADDRESS and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH)."
     if not sighting.nodes:
         return f"{LABELS[kind]}, which has not answered."
     nodes = f"{sighting.nodes} node{'s' if sighting.nodes > 1 else ''}"

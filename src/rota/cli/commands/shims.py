@@ -11,9 +11,9 @@ from typing import NoReturn
 import click
 
 from rota.cli.exits import REFUSED
+from rota.core.clusters import SHIM_MARK as MARK
 
 NAMES = ("srun", "sbatch", "squeue", "scancel", "sinfo", "sacct")
-MARK = "# This is Rota's; `rota shims remove` takes it away."
 
 _dir = click.option(
     "--dir",
