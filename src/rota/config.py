@@ -56,6 +56,8 @@ class Settings:
     agent_calls: int = 600  # calls a minute of one agent
     disk_floor_mb: int | None = None  # MiB free below which only ends are written; 0 = none; unset = 1 % of the disk
     person_live_mb: int = 64  # MiB of commands and environments of one person's runs that have not ended; 0 = no bound
+    person_metrics_mb: int = 4096  # MiB of metrics of one person's runs; 0 = no bound
+    person_checkpoints_mb: int = 0  # MiB of one person's checkpoints, over which they submit nothing; 0 = no bound
     person_ledger_mb: int = 256  # MiB that one person may add to the ledger in a day; 0 = no bound
     request_seconds: int = 30  # for the body of a request; half of it for its head, a sixth for the first byte
     max_processes: int = 32_768  # processes and threads of one attempt on a machine, where cgroups can bound it
@@ -162,6 +164,8 @@ SOURCES = (
     Source("agent_calls", ("ROTA_AGENT_CALLS",), _number(1, 10_000_000)),
     Source("disk_floor_mb", ("ROTA_DISK_FLOOR_MB",), _number(0, 100_000_000)),
     Source("person_live_mb", ("ROTA_PERSON_LIVE_MB",), _number(0, 1_000_000)),
+    Source("person_metrics_mb", ("ROTA_PERSON_METRICS_MB",), _number(0, 1_000_000_000)),
+    Source("person_checkpoints_mb", ("ROTA_PERSON_CHECKPOINTS_MB",), _number(0, 1_000_000_000)),
     Source("person_ledger_mb", ("ROTA_PERSON_LEDGER_MB",), _number(0, 1_000_000)),
     Source("request_seconds", ("ROTA_REQUEST_SECONDS",), _number(1, 3600)),
     Source("max_processes", ("ROTA_MAX_PROCESSES",), _number(32, 4_194_304)),

@@ -34,6 +34,8 @@ from rota.api.offline import OfflineTokens
 from rota.app.accounts import Accounts
 from rota.app.budget import MIB, Budget, Quotas
 from rota.app.commands import Draft
+from rota.app.disk_use import EVERY_S as MEASURE_EVERY_S
+from rota.app.disk_use import DiskUse
 from rota.app.dispatch import Site
 from rota.app.errors import CannotStart, Conflict, NotFound, Refused, Unavailable
 from rota.app.later import Later
@@ -82,6 +84,9 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         _make_room_for_descriptors()  # only now: jobs keep the limit this server was started with
         service: Service
         new_id = NewIds()
+        samples = FileSamples(data_dir.path / "metrics")
+        saved = CheckpointFiles(data_dir.path / "checkpoints")
+        metrics_use, saved_use = _disk_use(settings, store, samples, saved)
         loop = Loop(
             store,
             RoutedBackend(jobs, LeaseBackend(data_dir.path, processes, later)),
@@ -90,9 +95,10 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
             site=Site(str(data_dir.path / "checkpoints"), _own_env(), _accounts(settings)),
             on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
             space=FreeSpace(_disks(settings, data_dir.path), _bytes(settings.disk_floor_mb)),
+            checkpoints=saved_use,
             budget=Budget(Quotas(settings.person_live_mb * MIB, settings.person_ledger_mb * MIB)),
         )
-        service = Service(loop)
+        service = Service(loop, metrics_use)
         stack.callback(service.abandon, Unavailable("it was closed"))
         stack.callback(loop.close)
         try:
@@ -105,9 +111,10 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         done = Event()
         stack.callback(done.set)
         _every(settings.probe_every_s, done, lambda: service.see_nodes(probe.nodes()), "probe")
-        samples = FileSamples(data_dir.path / "metrics")
-        saved = CheckpointFiles(data_dir.path / "checkpoints")
         _every(settings.tidy_every_s, done, lambda: tidy(loop, Retention(), samples, saved), "tidy")
+        for use in (metrics_use, saved_use):
+            if use.most:
+                _every(MEASURE_EVERY_S, done, use.measure, "measure", at_once=True)
         _every(SAMPLE_EVERY_S, done, service.sample, "sample")
         leases = Leases(service, processes, later)
         stack.callback(leases.close)
@@ -248,6 +255,29 @@ def _bytes(mib: int | None) -> int | None:
     return None if mib is None else mib * MIB
 
 
+def _disk_use(
+    settings: Settings, store: Store, samples: FileSamples, saved: CheckpointFiles
+) -> tuple[DiskUse, DiskUse]:
+    """Of metrics, and of checkpoints."""
+
+    def owner_of(run_id: str) -> str | None:
+        run = store.run(run_id)
+        return None if run is None else run.user
+
+    return (
+        DiskUse(
+            samples, owner_of, settings.person_metrics_mb * MIB, what="metrics", frees="old ones go with their runs"
+        ),
+        DiskUse(
+            saved,
+            owner_of,
+            settings.person_checkpoints_mb * MIB,
+            what="checkpoints",
+            frees="remove what is not needed from the runs' ROTA_CHECKPOINT_DIR (it is measured every few minutes)",
+        ),
+    )
+
+
 def _own_env() -> dict[str, str]:
     """Who a job is that runs as the server's own account. Nothing else of the server's environment reaches a job."""
     try:
@@ -304,16 +334,17 @@ def _probe(settings: Settings) -> Probe:
         return SimulatedProbe(*SIMULATED_BY_DEFAULT)
 
 
-def _every(seconds: float, done: Event, act: object, name: str) -> None:
+def _every(seconds: float, done: Event, act: object, name: str, *, at_once: bool = False) -> None:
     assert callable(act)
 
     def run() -> None:
-        said = ""
-        while not done.wait(seconds):
+        said, first = "", at_once
+        while not done.wait(0.0 if first else seconds):
+            first = False
             try:
                 act()
                 said = ""
-            except (Refused, StoreError, NoGpus) as error:  # trouble that may pass: say it once and look again
+            except (Refused, StoreError, NoGpus, OSError) as error:  # trouble that may pass: say it once and look again
                 if str(error) != said:
                     log.warning("%s: %s", name, error)
                 said = str(error)

@@ -203,3 +203,11 @@ def test_a_file_is_read_in_pieces_and_what_is_kept_is_bounded(samples, monkeypat
     monkeypatch.setattr(module, "MAX_CACHED_VALUES", 150)
     samples.series(f"{9:012x}")
     assert len(samples._read) == 1
+
+
+def test_sizes_are_of_blocks_used(samples):
+    assert (samples.size(RUN), list(samples.sizes())) == (0, [])
+    samples.append(RUN, [{"loss": 1.0}])
+    samples.append(OTHER, [{"text": "x" * 900}] * 100)
+    assert dict(samples.sizes()) == {RUN: samples.size(RUN), OTHER: samples.size(OTHER)}
+    assert 0 < samples.size(RUN) <= 65536 < samples.size(OTHER)

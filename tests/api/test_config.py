@@ -45,6 +45,8 @@ MEANS: dict[str, tuple[str, Any]] = {
     "ROTA_LOGIN_TRIES": ("3", 3),
     "ROTA_AGENT_CALLS": ("60", 60),
     "ROTA_DISK_FLOOR_MB": ("512", 512),
+    "ROTA_PERSON_METRICS_MB": ("10", 10),
+    "ROTA_PERSON_CHECKPOINTS_MB": ("20", 20),
     "ROTA_PERSON_LIVE_MB": ("8", 8),
     "ROTA_PERSON_LEDGER_MB": ("0", 0),
     "ROTA_REQUEST_SECONDS": ("60", 60),

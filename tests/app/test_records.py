@@ -140,20 +140,21 @@ def test_records_are_counted_once_however_many_come(house, monkeypatch):
     counted = []
     count = house.store.count_records
 
-    def counting(kind, most):
-        counted.append(kind)
-        return count(kind, most)
+    def counting(kind, most, by=""):
+        counted.append((kind, by))
+        return count(kind, most, by)
 
     monkeypatch.setattr(house.store, "count_records", counting)
     for n in range(20):
         put(house, name=f"r{n}")
     house.do(Submit(house.spec("true", gpus=0), records=(Draft("alert", "with a run", "{}"),), held=True), ROOT)
-    assert counted == ["alert"]
-    assert house.loop.kinds["alert"] == 21 == count("alert", 1000)
+    assert counted == [("alert", ""), ("alert", "ann")], "of all, and of one caller"
+    assert house.loop.kinds["alert", ""] == 21 == count("alert", 1000)
     put(house, name="r0", body="")
     put(house, name="r1", body={"changed": True})
     house.rota.try_out(ANN, PutRecord(Draft("alert", "dry", "{}"))).result(60)
-    assert house.loop.kinds["alert"] == 20 == count("alert", 1000)
+    assert house.loop.kinds["alert", ""] == 20 == count("alert", 1000)
+    assert house.loop.kinds["alert", "ann"] == 19 == count("alert", 1000, "ann")
 
 
 def test_what_was_not_stored_does_not_count(house, monkeypatch):
@@ -169,7 +170,7 @@ def test_what_was_not_stored_does_not_count(house, monkeypatch):
         put(house, name="lost")
     until(lambda: not house.loop.degraded, "writing works again")
     put(house, name="second")
-    assert house.loop.kinds["alert"] == 2
+    assert house.loop.kinds["alert", ""] == 2
 
 
 def test_what_comes_with_a_run_is_bounded_too(house, monkeypatch):
@@ -205,3 +206,19 @@ def test_metrics_of_a_run_that_was_dropped_go_from_the_disk(house):
     tidy(house.loop, Retention(runs_days=-1.0), house.parts.samples)
     until(lambda: not house.parts.samples.series(gone), "its metrics are gone")
     assert house.parts.samples.series(kept)
+
+
+def test_one_caller_leaves_room_for_others(house, monkeypatch):
+    monkeypatch.setattr(records, "MAX_OF_ONE", 3)
+    for number in range(3):
+        house.do(PutRecord(Draft("note", f"a{number}", "{}")), ANN)
+    with pytest.raises(Full, match="ann has written 3 records of kind note, the limit is 3"):
+        house.do(PutRecord(Draft("note", "a3", "{}")), ANN)
+    house.do(PutRecord(Draft("note", "a0", '{"changed":1}')), ANN)
+    house.do(PutRecord(Draft("other", "a3", "{}")), ANN)
+    house.do(PutRecord(Draft("note", "b0", "{}")), BOB)
+    house.reopen()
+    with pytest.raises(Full):
+        house.do(PutRecord(Draft("note", "a3", "{}")), ANN)
+    house.do(PutRecord(Draft("note", "a0", "")), ANN)
+    house.do(PutRecord(Draft("note", "a3", "{}")), ANN)

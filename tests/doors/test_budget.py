@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.app.house import until
 from tests.doors.people import ANN, BEN, MakeServer, people
 from tests.doors.server import Server
 
@@ -60,3 +61,43 @@ def test_an_environment_is_stored_once_however_many_runs_have_it(server: Server)
     assert server.get(f"/runs/{made['run_ids'][-1]}").ok()["env"] == env
     files = (path for path in server.data.iterdir() if path.name.startswith("rota.db"))
     assert sum(path.stat().st_size for path in files) < 20 << 20
+
+
+def test_a_persons_metrics_are_bounded_in_total(make_server: MakeServer) -> None:
+    server = make_server(env={"ROTA_PERSON_METRICS_MB": "1"})
+    who = people(server, boss="admin", daemon="user", nobody="user")
+    ann, ben = who[ANN], who[BEN]
+    rows = {"rows": [{"step": n, "note": "x" * 900} for n in range(300)]}
+    made = [ann.post("/runs", {"name": "r", "command": "true"}).ok()["id"] for _ in range(5)]
+    for run_id in made[:4]:
+        ann.post(f"/runs/{run_id}/metrics", rows).ok()
+    refused = ann.post(f"/runs/{made[4]}/metrics", rows)
+    assert refused.status == 429
+    assert f"{ANN}'s metrics take 1." in refused.json["detail"]
+    assert "the limit is 1.0 MiB a person; old ones go with their runs" in refused.json["detail"]
+    assert ann.post(f"/runs/{made[4]}/metrics?dry_run=true", rows).status == 429
+    other = ben.post("/runs", {"name": "r", "command": "true"}).ok()["id"]
+    ben.post(f"/runs/{other}/metrics", rows).ok()
+    server.stop()
+    server.start()
+    until(lambda: ann.post(f"/runs/{made[4]}/metrics", rows).status == 429, "measured again at the start")
+
+
+def test_who_has_too_many_checkpoints_submits_no_more(make_server: MakeServer) -> None:
+    server = make_server(env={"ROTA_PERSON_CHECKPOINTS_MB": "1"})
+    who = people(server, boss="admin", daemon="user", nobody="user")
+    ann, ben = who[ANN], who[BEN]
+    body = {"name": "r", "command": "true", "gpu_count": 0, "workdir": "/"}
+    first = ann.post("/runs", body).ok()["id"]
+    folder = server.data / "checkpoints" / first
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "weights").write_bytes(b"x" * (2 << 20))
+    server.stop()
+    server.start()  # it is measured at the start, and every few minutes
+    until(lambda: ann.post("/runs?dry_run=true", body).status == 429, "it was measured")
+    refused = ann.post("/runs", body)
+    assert refused.status == 429 and f"{ANN}'s checkpoints take 2." in refused.json["detail"]
+    assert "remove what is not needed" in refused.json["detail"]
+    ben.post("/runs", body).ok()
+    who["boss"].post("/runs", body).ok()
+    assert (folder / "weights").exists(), "nothing is deleted for a quota"

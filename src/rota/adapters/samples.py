@@ -27,6 +27,7 @@ from rota.app.ports import FileBusy
 MAX_ROWS = 10_000  # of one call
 MAX_FILE_BYTES = 64 << 20
 CHUNK = 8 << 20  # read at a time; a line is never as long
+BLOCK = 512  # bytes, the unit of st_blocks
 MAX_TEXT = 1000
 MAX_KEY = 200
 MAX_KEYS = 1000  # of a row, and of a run's series
@@ -94,6 +95,21 @@ class FileSamples:
         finally:
             os.close(fd)
         return len(kept)
+
+    def size(self, run_id: str) -> int:
+        """Return the bytes of the blocks that a run's metrics use."""
+        try:
+            return os.stat(self._path(run_id), follow_symlinks=False).st_blocks * BLOCK
+        except FileNotFoundError:
+            return 0
+
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        """Return the size of each run's metrics."""
+        with os.scandir(self._root) as entries:
+            for entry in entries:
+                run_id = entry.name.removesuffix(".jsonl")
+                if RUN_ID.fullmatch(run_id):
+                    yield run_id, self.size(run_id)
 
     def series(self, run_id: str, points: int = 400, keys: int = 200) -> Mapping[str, Sequence[tuple[float, float]]]:
         path = self._path(run_id)

@@ -53,8 +53,8 @@ class Budget:
         if who.role is Role.ADMIN or not most or used + more <= most:
             return
         raise Full(
-            f"{user}'s runs that have not ended take {_amount(used)} of commands and environments, and this would add "
-            f"{_amount(more)}; the limit is {_amount(most)} a person. Wait until some have ended, cancel some, or put "
+            f"{user}'s runs that have not ended take {amount(used)} of commands and environments, and this would add "
+            f"{amount(more)}; the limit is {amount(most)} a person. Wait until some have ended, cancel some, or put "
             "long commands into a script"
         )
 
@@ -68,7 +68,7 @@ class Budget:
         if used >= most:
             wait = about((used - most) / most * DAY_S + 60.0)
             raise Full(
-                f"{who.owner} has added {_amount(used)} to the ledger within a day, the limit is {_amount(most)} a "
+                f"{who.owner} has added {amount(used)} to the ledger within a day, the limit is {amount(most)} a "
                 f"person; it frees up with time: send it again in {wait}. Cancelling and reporting stay possible"
             )
 
@@ -102,8 +102,8 @@ def must_fit_one_command(submits: Sequence[Submit], drafts: Sequence[Draft]) -> 
 def too_large(field: str, size: int, runs: int) -> Invalid:
     """The refusal of a command whose bytes times runs are over the bound; `size` is the product."""
     return Invalid(
-        f"{field}: {runs:,} runs of {_amount(size / max(runs, 1))} each are {_amount(size)} together; one request may "
-        f"take {_amount(MAX_MANY_BYTES)}. Make fewer runs, or put what is long into a file or a script",
+        f"{field}: {runs:,} runs of {amount(size / max(runs, 1))} each are {amount(size)} together; one request may "
+        f"take {amount(MAX_MANY_BYTES)}. Make fewer runs, or put what is long into a file or a script",
         field,
     )
 
@@ -120,5 +120,6 @@ def _written_bytes(events: Iterable[e.Event]) -> int:
     return size
 
 
-def _amount(size: float) -> str:
+def amount(size: float) -> str:
+    """Return a number of bytes as people read it."""
     return f"{size / MIB:,.1f} MiB" if size >= MIB else f"{size / 1024:,.1f} KiB"

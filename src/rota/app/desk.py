@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from rota.app.accounts import ONE_FOR_ALL, Accounts
 from rota.app.authz import Principal
 from rota.app.budget import Budget
+from rota.app.disk_use import DiskUse
 from rota.app.envs import SharedEnvs
 from rota.app.errors import Conflict, Invalid, NoSpace, NotFound
 from rota.app.ports import KeyRecord, Record, Store
@@ -41,11 +42,12 @@ class Desk:
         tick: float,
         new_id: NewId,
         *,
-        kinds: dict[str, int] | None = None,
+        kinds: dict[tuple[str, str], int] | None = None,
         accounts: Accounts = ONE_FOR_ALL,
         budget: Budget | None = None,
         envs: SharedEnvs | None = None,
         shortage: str = "",
+        checkpoints: DiskUse | None = None,
     ) -> None:
         self.state = state
         self.store = store
@@ -55,11 +57,13 @@ class Desk:
         self.accounts = accounts
         self.budget = budget or Budget()
         self.envs = envs or SharedEnvs()
+        self.checkpoints = checkpoints  # what each person's take on the disk
         self.shortage = shortage  # of space on the disk; "" = there is room
         self.events: list[Event] = []
         self.keys: dict[tuple[str, str], KeyRecord] = {}
         self.records: dict[tuple[str, str], Record | None] = {}  # as this batch leaves them; None = gone
-        self.kinds: dict[str, int] = {} if kinds is None else kinds  # records of each kind there are, once counted
+        # how many records of each kind there are, by each caller and ("") by all, once counted
+        self.kinds: dict[tuple[str, str], int] = {} if kinds is None else kinds
 
     def trial(self) -> Desk:
         """A desk to try something out on: what is written there goes nowhere."""
@@ -75,6 +79,7 @@ class Desk:
             budget=self.budget,
             envs=self.envs,
             shortage=self.shortage,
+            checkpoints=self.checkpoints,
         )
         twin.state.history = self.state.history.copy()
         twin.state.touched = dict(self.state.touched)

@@ -23,6 +23,7 @@ from typing import Any
 from rota.app import dispatch, reconcile
 from rota.app.budget import Budget
 from rota.app.desk import Answer, Desk, Item, NewId, Work
+from rota.app.disk_use import DiskUse
 from rota.app.envs import SharedEnvs
 from rota.app.errors import Full, Refused, Unavailable
 from rota.app.ports import (
@@ -73,6 +74,7 @@ class Loop:
         on_fatal: Callable[[BaseException], None],
         budget: Budget | None = None,
         space: Space | None = None,
+        checkpoints: DiskUse | None = None,
     ) -> None:
         self.store = store
         self.backend = backend
@@ -83,10 +85,11 @@ class Loop:
         self.budget = budget or Budget()
         self.envs = SharedEnvs()
         self.space = space
+        self.checkpoints = checkpoints  # what each person's take
         self.shortage = ""  # of space: why only ends are taken in just now
         self._space_at = 0.0  # when it is looked at next
         self.state = State()
-        self.kinds: dict[str, int] = {}  # how many records of each kind there are, see records
+        self.kinds: dict[tuple[str, str], int] = {}  # how many records of each kind there are, see records
         self.subscribers: list[Subscriber] = []
         self.degraded = ""  # why nothing can be written just now
         self.window = Window()  # what other threads may see: nothing that is not on disk
@@ -262,6 +265,7 @@ class Loop:
             budget=self.budget,
             envs=self.envs,
             shortage=self.shortage,
+            checkpoints=self.checkpoints,
         )
 
     def _look_at_space(self) -> None:

@@ -204,6 +204,9 @@ class Samples(Protocol):
     def append(self, run_id: str, rows: Sequence[Mapping[str, Any]]) -> int:
         """How many were kept. Durable against kill -9 when it returns."""
 
+    def size(self, run_id: str) -> int:
+        """Return the bytes that a run's rows use on the disk."""
+
     def series(self, run_id: str, points: int = 400, keys: int = 200) -> Mapping[str, Sequence[tuple[float, float]]]:
         """(step, value) by key, thinned out evenly to at most `points`, first and last kept; {} without any."""
 
@@ -354,8 +357,8 @@ class Store(Protocol):
     ) -> Sequence[Record]:
         """Newest first; `before` is the seq of the last one seen."""
 
-    def count_records(self, kind: str, most: int) -> int:
-        """How many there are of a kind, counted no further than `most`."""
+    def count_records(self, kind: str, most: int, by: str = "") -> int:
+        """How many there are of a kind, of one caller if one is named, counted no further than `most`."""
 
     def totals(self, since: float, until: float) -> Sequence[UserTotal]:
         """Who used what: GPU-seconds of attempts that ended in [since, until)."""

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rota.app.authz import Act, Principal, authorise
+from rota.app.authz import Act, Principal, Role, authorise
 from rota.app.commands import Draft, PutRecord
 from rota.app.desk import Desk
 from rota.app.errors import Conflict, Full, Invalid, NotFound
@@ -18,6 +18,7 @@ MAX_BODY = 1 << 20
 MAX_OF_A_KIND = 100_000
 MOST = {"workspace": 1_000_000}  # where that is too few: as a run may have one, and goes with it
 PASSING = ("alert", "decision", "journey", "recommendation", "session", "sweep", "workspace")  # go when they are old
+MAX_OF_ONE = 10_000  # of a kind that one caller wrote; what a run may have one of is bounded by its runs
 MAX_AT_ONCE = 100
 TOKEN = "token"  # noqa: S105 - the kind of record, no secret
 
@@ -35,7 +36,7 @@ def put_record(desk: Desk, who: Principal, command: PutRecord) -> Record:
     must_fit(command, PutRecord)
     kind, record_id = command.draft.kind, command.draft.id
     authorise(who, Act.MANAGE_TOKENS if kind == TOKEN else Act.RECORD, command.owner or who.owner)
-    checked = _check(desk, command.draft)
+    checked = _check(desk, who, command.draft)
     if checked.before is not None and command.fresh:
         raise Conflict(f"{kind} {record_id} is there already", "id")
     if checked.before is None and not command.draft.body:
@@ -54,7 +55,7 @@ def check_all(
     authorise(who, Act.RECORD, owner)
     if any(draft.kind == TOKEN or not draft.body for draft in drafts):
         raise Invalid("records: only new documents come with a run, and no tokens", "records")
-    return tuple(_check(desk, draft, blank=blank) for draft in drafts)
+    return tuple(_check(desk, who, draft, blank=blank) for draft in drafts)
 
 
 def write(desk: Desk, who: Principal, checked: Checked, run_id: str = "") -> Record:
@@ -63,8 +64,10 @@ def write(desk: Desk, who: Principal, checked: Checked, run_id: str = "") -> Rec
     text = json.dumps(checked.body, separators=(",", ":")) if draft.body else ""
     desk.write(e.RecordPut(at=desk.now, by=who.name, kind=draft.kind, id=name, parent=parent, body=text))
     first = desk.records.get((draft.kind, name)) or checked.before
-    if draft.kind in desk.kinds:
-        desk.kinds[draft.kind] += bool(draft.body) - (first is not None)
+    by = who.name if first is None else first.by
+    for counted in ((draft.kind, ""), (draft.kind, by)):
+        if counted in desk.kinds:
+            desk.kinds[counted] += bool(draft.body) - (first is not None)
     if first is None:
         first = Record(draft.kind, name, parent, desk.state.version, desk.now, who.name, {})
     record = replace(first, parent=parent, body=checked.body)
@@ -72,7 +75,7 @@ def write(desk: Desk, who: Principal, checked: Checked, run_id: str = "") -> Rec
     return record
 
 
-def _check(desk: Desk, draft: Draft, *, blank: bool = False) -> Checked:
+def _check(desk: Desk, who: Principal, draft: Draft, *, blank: bool = False) -> Checked:
     must_be_text(kind=draft.kind, id=draft.id, parent=draft.parent)
     if not draft.kind or not (draft.id or blank):
         raise Invalid(f"id: a record needs a kind and an id of 1 to {MAX_NAME} characters", "id")
@@ -80,6 +83,8 @@ def _check(desk: Desk, draft: Draft, *, blank: bool = False) -> Checked:
     before = desk.record(draft.kind, draft.id) if draft.id else None
     if before is None and draft.body:
         _must_have_room(desk, draft.kind)
+        if who.role is not Role.ADMIN and draft.kind not in MOST:
+            _must_leave_room(desk, draft.kind, who.name)
     return Checked(draft, body, before)
 
 
@@ -101,8 +106,21 @@ def _body(text: str) -> dict[str, Any]:
 def _must_have_room(desk: Desk, kind: str) -> None:
     """Counted once and then kept count of: by `write`, and anew after old ones were dropped."""
     most = MOST.get(kind, MAX_OF_A_KIND)
-    if kind not in desk.kinds:
-        pending = sum(name[0] == kind and record is not None for name, record in desk.records.items())
-        desk.kinds[kind] = desk.store.count_records(kind, most) + pending
-    if desk.kinds[kind] >= most:
+    if _count(desk, kind, "", most) >= most:
         raise Full(f"{most} records of kind {kind} are kept already; remove some, or wait until old ones go")
+
+
+def _must_leave_room(desk: Desk, kind: str, by: str) -> None:
+    """One caller must not use up the room that all have together."""
+    count = _count(desk, kind, by, MAX_OF_ONE)
+    if count >= MAX_OF_ONE:
+        raise Full(f"{by} has written {count} records of kind {kind}, the limit is {MAX_OF_ONE}; old ones go with time")
+
+
+def _count(desk: Desk, kind: str, by: str, most: int) -> int:
+    """How many there are, of one caller or (by = "") of all."""
+    if (kind, by) not in desk.kinds:
+        pending = (record for name, record in desk.records.items() if name[0] == kind and record is not None)
+        new = sum(by in ("", record.by) for record in pending)
+        desk.kinds[kind, by] = desk.store.count_records(kind, most, by) + new
+    return desk.kinds[kind, by]

@@ -15,6 +15,7 @@ from rota.app.accounts import Accounts
 from rota.app.authz import Principal, Role
 from rota.app.calibration import Calibration, Calibrator
 from rota.app.desk import Answer, Desk
+from rota.app.disk_use import DiskUse
 from rota.app.errors import NoSpace, NotFound, Refused, Unavailable
 from rota.app.loop import Loop, Subscriber
 from rota.app.outlook import Outlook, Prospect
@@ -86,8 +87,9 @@ def _removes_or_revokes(command: c.Command) -> bool:
 
 
 class Service:
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, metrics: DiskUse | None = None) -> None:
         self._loop = loop
+        self._metrics = metrics
         self._waiters: dict[str, list[Future[Run]]] = {}
         self._lock = Lock()
         self.broken: list[BaseException] = []  # why the loop has stopped
@@ -280,11 +282,19 @@ class Service:
             return f"the loop has stopped: {self.broken[0]}"
         return self._loop.degraded or self._loop.shortage
 
-    def must_have_space(self) -> None:
-        """For what is written beside the ledger, from any thread. Looks anew: the loop may have had nothing to do."""
+    def must_take_metrics(self, who: Principal, run: Run) -> None:
+        """Refuse metrics without room or over the quota of the run's person. From any thread; looks at the free space
+        anew, since the loop may have had nothing to do."""
         shortage = self._loop.space.shortage() if self._loop.space is not None else ""
         if shortage:
             raise NoSpace(shortage)
+        if self._metrics is not None:
+            self._metrics.must_fit(who, run.user)
+
+    def took_metrics(self, run: Run, size: int) -> None:
+        """The metrics of this run use so many bytes now."""
+        if self._metrics is not None:
+            self._metrics.note(run.id, run.user, size)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Be told of every durable event, in order, on the loop's thread: return at once."""

@@ -146,6 +146,8 @@ def _with_shared_env(desk: Desk, command: Submit) -> Submit:
 
 
 def _must_fit_budget(desk: Desk, who: Principal, user: str, command: Submit, ahead: _Ahead) -> None:
+    if desk.checkpoints is not None and command.spec.holder is None:
+        desk.checkpoints.must_fit(who, user)
     if ahead.weights is None:
         more = desk.state.weights.added_by(user, command.spec)
     else:

@@ -286,8 +286,12 @@ class SqlStore:
         with self._read() as connection:
             return [rows.read_record(row) for row in connection.execute(query)]
 
-    def count_records(self, kind: str, most: int) -> int:
-        some = select(s.records.c.seq).where(s.records.c.kind == rows.to_column(kind)).limit(most).subquery()
+    def count_records(self, kind: str, most: int, by: str = "") -> int:
+        r = s.records.c
+        query = select(r.seq).where(r.kind == rows.to_column(kind))
+        if by:
+            query = query.where(r.by == rows.to_column(by))
+        some = query.limit(most).subquery()
         with self._read() as connection:
             return int(connection.execute(select(func.count()).select_from(some)).scalar_one())
 

@@ -14,9 +14,12 @@ from rota.api.asked import Body
 from rota.api.depends import Caller, DryRun, HouseDep, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
+from rota.api.house import House
 from rota.api.render.series import Charts, charts
 from rota.api.router import Router
-from rota.app.authz import Act, authorise
+from rota.app.authz import Act, Principal, authorise
+from rota.app.errors import Full
+from rota.core.run import Run
 
 router = Router("metrics")
 MOST_ROWS = 10_000
@@ -43,9 +46,20 @@ async def append(house: HouseDep, who: Caller, run_id: RunId, asked: Rows, dry_r
     authorise(who, Act.REPORT, run.user)
     if not asked.rows:
         raise HTTPException(400, "'rows' must be a non-empty array")
-    await asyncio.to_thread(house.service.must_have_space)
-    count = len(asked.rows) if dry_run else await asyncio.to_thread(house.samples.append, run.id, asked.rows)
+    count = await asyncio.to_thread(_keep, house, who, run, [] if dry_run else asked.rows)
+    if asked.rows and not (dry_run or count):
+        raise Full(f"no row was kept: the metrics of run {run.id} have reached the limit of one run")
+    count = len(asked.rows) if dry_run else count
     return Json(marked({"appended": count}, dry_run))
+
+
+def _keep(house: House, who: Principal, run: Run, rows: list[dict[str, Any]]) -> int:
+    house.service.must_take_metrics(who, run)
+    if not rows:
+        return 0
+    count = house.samples.append(run.id, rows)
+    house.service.took_metrics(run, house.samples.size(run.id))
+    return count
 
 
 @router.get("/runs/{run_id}/metrics", summary="A run's metrics", responses={200: {"model": Charts}, **faults(404)})

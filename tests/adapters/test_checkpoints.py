@@ -1,0 +1,93 @@
+"""How much the checkpoints of each run use: by blocks, never through a link, in bounded rounds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rota.adapters import checkpoints as module
+from rota.adapters.checkpoints import CheckpointFiles
+
+ONE, TWO, THREE = "00000000000a", "00000000000b", "00000000000c"
+MIB = 1 << 20
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "checkpoints"
+    path.mkdir()
+    return path
+
+
+def test_what_is_used_and_not_what_is_said(root: Path) -> None:
+    assert list(CheckpointFiles(root / "none").sizes()) == []
+    deep = root / ONE / "step 1" / "model"
+    deep.mkdir(parents=True)
+    (deep / "weights").write_bytes(os.urandom(MIB))
+    (root / TWO).mkdir()
+    with (root / TWO / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    (root / "notes.txt").write_bytes(os.urandom(MIB))
+    sizes = dict(CheckpointFiles(root).sizes())
+    assert set(sizes) == {ONE, TWO}
+    assert MIB <= (sizes[ONE] or 0) < 2 * MIB
+    assert (sizes[TWO] or 0) < MIB, "a hole takes no room"
+
+
+def test_a_link_leads_nowhere(root: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "large").write_bytes(os.urandom(2 * MIB))
+    (root / ONE).mkdir()
+    (root / ONE / "folder").symlink_to(elsewhere)
+    (root / ONE / "file").symlink_to(elsewhere / "large")
+    (root / TWO).symlink_to(elsewhere)
+    sizes = dict(CheckpointFiles(root).sizes())
+    assert (sizes[ONE] or 0) < MIB and sizes[TWO] == 0
+
+
+def deep_tree(path: Path, depth: int) -> None:
+    """By descriptors: the whole path may be longer than a path can be."""
+    path.mkdir()
+    fd = os.open(path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=fd)
+        fd, before = os.open("d", os.O_RDONLY, dir_fd=fd), fd
+        os.close(before)
+    os.close(fd)
+
+
+def test_a_tree_deeper_than_the_stack_is_removed_and_stops_nothing(root: Path) -> None:
+    """The removal recurses, and a job may nest directories as deeply as it likes."""
+    deep_tree(root / ONE, 2 * sys.getrecursionlimit())
+    (root / TWO).mkdir()
+    for name in (ONE, TWO):
+        os.utime(root / name, (1000, 1000))
+    try:
+        assert CheckpointFiles(root).purge(2000.0, lambda run_id: True) == 2
+        assert os.listdir(root) == []
+    finally:
+        subprocess.run(["rm", "-rf", "--", root / ONE], check=True)  # pytest's own removal recurses as well
+
+
+def test_a_very_deep_tree_costs_no_more_descriptors_than_it_may(root: Path) -> None:
+    deep_tree(root / ONE, 3 * module.DEEPEST)
+    held = len(os.listdir("/proc/self/fd"))
+    assert dict(CheckpointFiles(root).sizes())[ONE] is not None
+    assert len(os.listdir("/proc/self/fd")) == held
+
+
+def test_a_round_is_bounded_and_the_next_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WALKED", 12)
+    for name in (ONE, TWO, THREE):
+        (root / name).mkdir()
+        for number in range(8):
+            (root / name / str(number)).write_bytes(b"x")
+    files = CheckpointFiles(root)
+    rounds = [{name for name, size in files.sizes() if size is not None} for _ in range(3)]
+    assert all(len(measured) < 3 for measured in rounds)
+    assert set.union(*rounds) == {ONE, TWO, THREE}
