@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from typing import Any
 
@@ -53,6 +54,14 @@ def test_what_the_store_says_stays_in_the_log(caplog: pytest.LogCaptureFixture) 
     assert "/srv" not in json.dumps(body)
     assert headers["retry-after"] == "1"
     assert "disk I/O" in caplog.text
+
+
+def test_for_want_of_a_descriptor_one_may_come_again_and_every_other_error_is_ours() -> None:
+    status, body, headers = answer(errors.short, OSError(errno.EMFILE, "Too many open files"))
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert "ask again" in body["detail"]
+    with pytest.raises(PermissionError):
+        answer(errors.short, PermissionError(errno.EACCES, "no"))
 
 
 def test_a_body_that_cannot_be_read_is_422() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -65,6 +66,28 @@ def test_an_end_that_nobody_saw_is_found(house):
     house.open()
     states = [run.state for run in house.wait_all([run_id for run_id, _ in runs])]
     assert states == [RunState.SUCCEEDED, RunState.FAILED]
+
+
+def test_one_that_cannot_be_looked_at_keeps_no_other_from_being_found(house):
+    """Nor the server from starting. Of itself nothing is known until it can be looked at."""
+    (hidden, first), (seen, second) = [house.gated(after="exit 7") for _ in range(2)]
+    runs = [house.run(house.in_state(run_id, RunState.RUNNING)) for run_id in (hidden, seen)]
+    house.close()
+    for gate in (first, second):
+        gate.open()
+    until(lambda: not any(alive(run.attempt.pid) for run in runs), "both have ended")
+    observe = LocalBackend.observe
+
+    def blind(backend, attempt_id):
+        if attempt_id == runs[0].attempt.id:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return observe(backend, attempt_id)
+
+    with patch.object(LocalBackend, "observe", blind):
+        house.open()
+        assert house.wait(seen).state is RunState.FAILED
+        assert house.run(hidden).state is RunState.RUNNING
+    assert house.wait(hidden).past[-1].exit.code == 7
 
 
 def test_a_supervisor_that_died_meanwhile_is_lost_and_tried_again(house):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sqlite3
 import subprocess
@@ -41,6 +42,23 @@ def lived(path: Path, runs: int = 20) -> House:
     house.commit()
     house.store.close()
     return house
+
+
+def test_for_want_of_a_descriptor_it_is_busy_and_not_broken(path: Path) -> None:
+    """A store that is broken ends the server; one that is busy is asked again."""
+    lived(path)
+    store = open_store(path)
+    store.load()
+    store._database.readers.dispose()  # whoever reads next opens the file anew
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(StoreBusy):
+            store.runs(RunFilter(limit=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(store.runs(RunFilter(limit=1))) == 1
+    store.close()
 
 
 def beside(path: Path) -> dict[str, bytes]:

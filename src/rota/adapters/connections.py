@@ -13,7 +13,7 @@ import socket
 import struct
 
 from rota import sock_diag
-from rota.adapters.backends import inside
+from rota.adapters.backends import inside, procs
 
 SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h; Python has no name for it yet
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -51,8 +51,9 @@ def peer_attempt(link: socket.socket) -> str | None:
         pidfd = link.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except ProcessLookupError:
         return inside.UNKNOWN
-    except OSError:  # a kernel without it
-        return inside.attempt_of(pid)
+    except OSError as error:
+        procs.must_be_known(error)
+        return inside.attempt_of(pid)  # a kernel without it
     try:
         found = inside.attempt_of(pid)
         return found if _pid_of(pidfd) == pid else inside.UNKNOWN

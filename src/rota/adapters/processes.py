@@ -8,9 +8,11 @@ then. `on_end` is always called on that thread, never inside `watch`, so that ca
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import pwd
+import resource
 import select
 import socket
 import threading
@@ -22,6 +24,7 @@ from functools import lru_cache
 from rota.adapters import connections
 from rota.adapters.backends import inside, procs
 from rota.app.ports import Seen
+from rota.core.descriptors import shares
 from rota.core.run import Holder
 
 log = logging.getLogger(__name__)
@@ -107,16 +110,16 @@ class LinuxProcesses:
             self._thread.join()
 
     def _open(self, holder: Holder) -> int:
-        try:
-            fd = os.pidfd_open(holder.pid)
-        except OSError as error:
-            if self.alive(holder):  # no descriptor to be had: not the same as gone
-                raise OSError(error.errno, f"process {holder.pid} cannot be watched: {error.strerror}") from error
+        if holder.boot_id != self._boot_id:
             return GONE
-        if self.alive(holder):
-            return fd
-        os.close(fd)
-        return GONE
+        try:
+            fd = procs.pin(holder.pid, holder.start_ticks)
+            if fd != GONE and not may_keep(fd):
+                os.close(fd)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        except OSError as error:  # no descriptor to be had: not the same as gone
+            raise OSError(error.errno, f"process {holder.pid} cannot be watched: {error.strerror}") from error
+        return fd
 
     def _give_up(self, watch: _Watch) -> None:
         with self._lock:
@@ -166,12 +169,19 @@ class LinuxProcesses:
         return told
 
 
+def may_keep(fd: int) -> bool:
+    """May this descriptor stay open for as long as a process lives? Some are left for files and launches."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft == resource.RLIM_INFINITY or fd < shares(soft).processes
+
+
 def _status(pid: int) -> dict[str, str] | None:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             pairs = (line.partition(":") for line in file.read(MAX_COMMAND_BYTES).splitlines())
             return {name: value.strip() for name, _, value in pairs}
-    except OSError:
+    except OSError as error:
+        procs.must_be_known(error)
         return None
 
 
@@ -180,7 +190,8 @@ def _command(pid: int) -> tuple[str, ...]:
     try:
         with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
             raw = file.read(MAX_COMMAND_BYTES)
-    except OSError:
+    except OSError as error:
+        procs.must_be_known(error)
         return ()
     words = tuple(word.decode(errors="replace") for word in raw.rstrip(b"\0").split(b"\0"))
     return words if words[0] else ()
@@ -199,6 +210,7 @@ def _account(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
+        os.close(os.open("/", os.O_RDONLY))  # it is said also for want of a descriptor, and must not be remembered then
         return f"uid{uid}"
 
 

@@ -71,6 +71,8 @@ async def _answered(serve: Serve, request: Request) -> Response:
         return await errors.plain(request, error)
     except StoreError as error:
         return await errors.unreadable(request, error)
+    except OSError as error:
+        return await errors.short(request, error)
 
 
 async def _whole(request: Request) -> bytes:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from rota.api.answers import Json
 from rota.app.errors import Conflict, Forbidden, Full, Invalid, NoSpace, NotFound, Refused, Unavailable
 from rota.app.ports import FileBusy, StoreError
+from rota.core.descriptors import SHORTAGE
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ THEIRS = {  # what the house calls a thing, and what those who asked for it do
 }
 RETRY_AFTER_S = "1"
 LONGEST_INPUT = 200
+SHORT = "the server is short of descriptors or memory just now; ask again"
 NO_SUCH_FIELD = "there is no such field here; is it misspelt?"
 PYDANTICS_WORDS = "Extra inputs are not permitted"
 UNREADABLE_BODY = "There was an error parsing the body"  # FastAPI's words
@@ -50,6 +52,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Refused, refused)
     app.add_exception_handler(StoreError, unreadable)
     app.add_exception_handler(FileBusy, busy)
+    app.add_exception_handler(OSError, short)
     app.add_exception_handler(RequestValidationError, misshapen)
     app.add_exception_handler(HTTPException, plain)
 
@@ -79,6 +82,18 @@ async def unreadable(request: Request, error: Exception) -> Response:
 
 async def busy(request: Request, error: Exception) -> Response:
     return Json({"detail": str(error)}, 503, {"Retry-After": RETRY_AFTER_S})
+
+
+async def short(request: Request, error: Exception) -> Response:
+    """For want of a descriptor, or of memory: it may work in a moment. Every other such error is ours."""
+    if not is_shortage(error):
+        raise error
+    log.warning("a request could not be served just now: %s", error)
+    return Json({"detail": SHORT}, 503, {"Retry-After": RETRY_AFTER_S})
+
+
+def is_shortage(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in SHORTAGE
 
 
 async def misshapen(request: Request, error: Exception) -> Response:

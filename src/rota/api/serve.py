@@ -232,7 +232,11 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
         patience = Patience.of(house.settings.request_seconds)
 
         def _is_job(self, link: socket.socket) -> bool:
-            return house.processes.peer_attempt(link) is not None
+            try:
+                return house.processes.peer_attempt(link) is not None
+            except OSError as error:
+                log.warning("who is on the unix socket cannot be told: %s", error)
+                return True  # then it needs a token, as a job does
 
         def _peer_uid(self, *, quick: bool = False) -> int | None:
             link = self.transport.get_extra_info("socket")

@@ -8,7 +8,8 @@ remembers as live is stopped and forgotten.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rota.app import dispatch
@@ -56,7 +57,8 @@ def everything(loop: Loop) -> None:
     """All live attempts and all strays: before the loop begins, and after trouble."""
     desk = _desk(loop)
     for run in _active(loop):
-        _look(loop, desk, run)
+        with _despite(run):
+            _look(loop, desk, run)
     _strangers(loop, desk)
     loop.commit(desk)
     loop.settle_down()
@@ -72,7 +74,8 @@ def now_and_then(loop: Loop, desk: Desk) -> None:
     loop.rounds += 1
     until = loop.clock.tick() + ROUND_S
     for run in live[start : start + LOOKED_AT]:
-        _look(loop, desk, run)
+        with _despite(run):
+            _look(loop, desk, run)
         if loop.clock.tick() > until:
             break
     _strangers(loop, desk)
@@ -83,11 +86,22 @@ def act_again(loop: Loop) -> None:
     for run in _active(loop):
         attempt = run.attempt
         assert attempt is not None
-        if attempt.stop is not None:
-            dispatch.stop(loop.backend, run)
-        elif _may_launch(run) and isinstance(loop.backend.observe(attempt.id), Absent):
-            loop.backend.launch(dispatch.launch_order(loop.state, run, loop.site))
+        with _despite(run):
+            if attempt.stop is not None:
+                dispatch.stop(loop.backend, run)
+            elif _may_launch(run) and isinstance(loop.backend.observe(attempt.id), Absent):
+                loop.backend.launch(dispatch.launch_order(loop.state, run, loop.site))
     _strays(loop)
+
+
+@contextmanager
+def _despite(run: Run) -> Iterator[None]:
+    """One attempt that cannot be looked at, as for want of a descriptor, keeps no other from being settled. Nothing is
+    known of it then: it stays as it is recorded, and is looked at again in a later round."""
+    try:
+        yield
+    except OSError as error:
+        log.error("run %s cannot be looked at now: %s", run.id, error)
 
 
 def _may_launch(run: Run) -> bool:

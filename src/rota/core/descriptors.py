@@ -6,10 +6,12 @@ A bound on that number therefore keeps the rest free, whatever else is open.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 HIGHEST = 65_536  # what a server asks for where it may have more
-LEAST_RESERVE, MOST_RESERVE = 128, 2048
+LEAST_RESERVE, MOST_RESERVE = 256, 2048
+SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors that say nothing of what was asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ def signal_all(targets: Iterable[Target], number: int, uid: int) -> bool:
 def _signal(pid: int, start: int, number: int, uid: int) -> bool:
     try:
         pidfd = os.pidfd_open(pid)
-    except OSError:
+    except OSError as error:
+        procs.must_be_known(error)
         return True  # gone
     try:
         if procs.start_time(pid) == start:

@@ -56,7 +56,8 @@ def _is_supervisor(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
             words = file.read(MAX_COMMAND).split(b"\0")
-    except OSError:
+    except OSError as error:
+        procs.must_be_known(error)
         return False
     return any(word.endswith(SUPERVISOR) for word in words)
 
@@ -66,7 +67,8 @@ def _groups(pid: int) -> set[str]:
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
             return set(GROUP.findall(file.read(MAX_GROUPS)))
-    except OSError:
+    except OSError as error:
+        procs.must_be_known(error)
         return set()
 
 
@@ -79,6 +81,6 @@ def _mark(pid: int) -> str:
                 if prefix in rest:
                     return (rest.partition(prefix)[2] + file.read(100)).partition(b"\0")[0].decode(errors="replace")
                 rest = rest[-len(prefix) :]
-    except OSError:
-        pass  # gone, or another account's
+    except OSError as error:
+        procs.must_be_known(error)  # else it is gone, or another account's
     return ""

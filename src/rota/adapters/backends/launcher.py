@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -65,8 +66,12 @@ class Launcher:
         """A new zygote; returns the descriptor to watch. Orders queued for the last one are gone: whoever sent them
         knows."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = self._spawn(theirs)
+        try:
+            with theirs:
+                self._process = self._spawn(theirs)
+        except BaseException:
+            ours.close()
+            raise
         with contextlib.suppress(ProcessLookupError):  # it died at once: the watcher will see
             resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, self._descriptors)
         ours.setblocking(False)
@@ -122,8 +127,9 @@ class Launcher:
                 del self._unsent[: self._socket.send(self._unsent)]
         except BlockingIOError:
             pass  # the watcher flushes when there is room
-        except OSError:
-            self._unsent.clear()  # it died: the watcher reads that as end of file
+        except OSError as error:
+            if error.errno not in (errno.ENOMEM, errno.ENOBUFS):  # else as above
+                self._unsent.clear()  # it died: the watcher reads that as end of file
 
     def receive(self) -> list[str] | None:
         """Attempts whose shims ended since last asked; None when the zygote itself is gone."""

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from rota.core.run import Cause, Exit, Holder
 
 log = logging.getLogger(__name__)
 
+RETRY_S = 0.5
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
 
 
@@ -50,6 +51,7 @@ class _Lease:
     spared: frozenset[evict.Target] = frozenset()  # of those, the forks that get no signal but KILL
     undo: list[Callable[[], None]] = field(default_factory=list)  # watches, and a SIGKILL that is due
     untouchable: bool = False  # said in the log
+    failing: bool = False  # as well
 
 
 class LeaseBackend:
@@ -248,22 +250,40 @@ class LeaseBackend:
 
     def _gone(self, name: str) -> None:
         """The holder has ended, or one of its descendants."""
-        with self._lock:
+        end = None
+        with self._lock, self._or_again(name, self._gone):
             lease = self._known.get(name)
-            if lease is None or not self._open:
-                return
-            if self._alive(lease):
-                self._end_spared(lease)
-                return
-            end = self._end(name, lease)
-        self._report(Ended(name, end))
+            if lease is not None and self._open:
+                if self._alive(lease):
+                    self._end_spared(lease)
+                else:
+                    end = self._end(name, lease)
+        if end is not None:
+            self._report(Ended(name, end))
 
     def _kill(self, name: str) -> None:
-        with self._lock:
+        with self._lock, self._or_again(name, self._kill):
             lease = self._known.get(name)
             if lease is not None and self._open:
                 targets = (*evict.family(lease.holder), *lease.brood)
                 evict.signal_all(targets, evict.SIGKILL, lease.holder.uid)
+
+    @contextlib.contextmanager
+    def _or_again(self, name: str, act: Callable[[str], None]) -> Iterator[None]:
+        """Nobody calls a second time: what fails, for want of a descriptor or of room on the disk, is done again."""
+        lease = self._known.get(name)
+        try:
+            yield
+        except OSError as error:
+            if lease is None:
+                raise
+            if not lease.failing:
+                log.error("%s: %s; trying again", name, error)
+            lease.failing = True
+            self._after(RETRY_S, lambda: act(name))
+        else:
+            if lease is not None:
+                lease.failing = False
 
     # -- files
 

@@ -24,6 +24,7 @@ from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
 from rota.adapters.backends.purge import purge
 from rota.adapters.backends.watch import Watcher
 from rota.adapters.backends.zygote import MAX_FRAME
+from rota.adapters.processes import may_keep
 from rota.app.ports import Absent, Ended, LaunchOrder, Live, LogChunk, Observation, Report, Started, StopOrder
 from rota.core.ids import is_attempt_id
 from rota.core.run import Cause, Exit
@@ -34,6 +35,7 @@ MAX_TRIES = 3  # orders for one attempt whose shims die before they claim it
 LOOK_S = 0.05  # of each kind of waiting in `observe`: the one writer stands still meanwhile
 LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
+RETRY_S = 0.5  # after a look that failed, as for want of a descriptor
 
 
 @dataclass(slots=True)
@@ -46,6 +48,7 @@ class _Attempt:
     started: bool = False  # reported
     pidfd: int = -1  # of a shim that is not our zygote's
     burying: bool = False
+    unseen: bool = False  # the last look failed
 
 
 class LocalBackend:
@@ -245,14 +248,31 @@ class LocalBackend:
         """Claims that were never made. A name begins with the pid of its maker; one that lives may still be at it."""
         for entry in os.listdir(f"{self._root}/{records.PRIVATE}"):
             maker = entry.partition(".")[0]
-            if not maker.isdigit() or procs.start_time(int(maker)) is None:
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it is looked for again at the next start
+                if not maker.isdigit() or procs.start_time(int(maker)) is None:
                     records.discard(f"{self._root}/{records.PRIVATE}/{entry}")
 
     # -- in the watcher's thread
 
     def _settle(self, name: str) -> None:
-        """Look at the files and do what they ask for. Harmless at any time, for any name."""
+        """Look at the files and do what they ask for. Harmless at any time, for any name. A look that fails tells
+        nothing, neither that it runs nor that it has ended, and nobody may ever call again: it is repeated."""
+        try:
+            self._look(name)
+        except OSError as error:
+            attempt, watcher = self._known.get(name), self._watcher
+            if attempt is None or watcher is None:
+                return
+            if not attempt.unseen:
+                log.error("%s cannot be looked at, trying again: %s", name, error)
+            attempt.unseen = True
+            watcher.later(RETRY_S, lambda: self._settle(name))
+        else:
+            attempt = self._known.get(name)
+            if attempt is not None:
+                attempt.unseen = False
+
+    def _look(self, name: str) -> None:
         attempt = self._known.get(name)
         if attempt is None or attempt.burying:
             return
@@ -287,13 +307,11 @@ class LocalBackend:
     def _follow(self, name: str, attempt: _Attempt, shim: tuple[int, int] | None) -> None:
         """Be told of the end of a shim that is not our zygote's."""
         assert self._watcher is not None
-        pidfd = -1
-        if shim is not None:
-            with contextlib.suppress(OSError):
-                pidfd = os.pidfd_open(shim[0])
-                if procs.start_time(shim[0]) != shim[1]:
-                    os.close(pidfd)  # dead, and the number is a stranger's or a zombie's
-                    pidfd = -1
+        pidfd = -1 if shim is None else procs.pin(*shim)
+        if not may_keep(pidfd):  # there are too many to follow: it is looked at now and then
+            os.close(pidfd)
+            self._watcher.later(ADOPTED_LOOK_S, lambda: self._settle(name))
+            return
         if pidfd < 0:  # being born, or just dead while a child of it still holds the lock: soon it is clear which
             self._watcher.later(LOOK_AGAIN_S, lambda: self._settle(name))
             return
@@ -354,6 +372,8 @@ class LocalBackend:
         end = None
         try:
             end = claims.bury(self._root, name)
+        except OSError as error:
+            log.error("%s cannot be swept, trying again: %s", name, error)
         finally:  # whatever went wrong (a full disk): look again in a while
             attempt = self._known.get(name)
             if attempt is not None:

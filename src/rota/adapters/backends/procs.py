@@ -7,6 +7,7 @@ the opening the check fails, and if it dies after it the pidfd points at nobody.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -21,6 +22,17 @@ PF_KTHREAD = 0x00200000  # in the same field: a thread of the kernel
 MAX_PROC_READ = (
     1 << 20
 )  # an environment can be larger (up to the stack limit); the marker is looked for in all of it, piecewise
+
+
+# A supervisor goes on with what it can see: of its children it hears from the kernel. The zygote sets this.
+LENIENT = False
+SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def must_be_known(error: OSError) -> None:
+    """Raise the error where it says nothing of the process: there was no descriptor, or no memory, to look with."""
+    if error.errno in SHORTAGE and not LENIENT:
+        raise error
 
 
 def boot_id() -> str:
@@ -63,7 +75,8 @@ def children(pid: int) -> list[int]:
         threads = os.listdir(f"/proc/{pid}/task")
         for thread in threads:
             found += [int(word) for word in _read_text(f"/proc/{pid}/task/{thread}/children").split()]
-    except OSError:
+    except OSError as error:
+        must_be_known(error)
         if os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
             return found  # the process, or a thread of it, went away meanwhile
         return [child for child in all_pids() if parent(child) == pid]  # kernel without CONFIG_PROC_CHILDREN
@@ -91,7 +104,10 @@ def uid_of(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
             return int(file.read(4096).partition(b"\nUid:")[2].split(maxsplit=1)[0])
-    except (OSError, IndexError):
+    except IndexError:
+        return None
+    except OSError as error:
+        must_be_known(error)
         return None
 
 
@@ -115,7 +131,8 @@ def has_marker(pid: int, attempt_id: str, uid: int) -> bool:
                 if b"\0" + wanted + b"\0" in rest + b"\0":
                     return start_time(pid) is not None
                 rest = rest[-len(wanted) - 2 :]
-    except OSError:
+    except OSError as error:
+        must_be_known(error)
         return False  # gone, or another user's
     return False
 
@@ -124,7 +141,8 @@ def caught(pid: int) -> int:
     """The signals it has handlers for, as a mask with the first signal in bit 0; 0 when it is gone."""
     try:
         status = _read_text(f"/proc/{pid}/status")
-    except OSError:
+    except OSError as error:
+        must_be_known(error)
         return 0
     mask = status.partition("\nSigCgt:")[2].split(maxsplit=1)
     return int(mask[0], 16) if mask else 0
@@ -158,17 +176,36 @@ def send(pid: int, signum: int, check: Callable[[], bool]) -> bool:
     signalled."""
     try:
         pidfd = os.pidfd_open(pid)
-    except OSError:
+    except OSError as error:
+        must_be_known(error)
         return False
     try:
         if not check():
             return False
         signal.pidfd_send_signal(pidfd, signum)
         return True
-    except OSError:
+    except OSError as error:
+        must_be_known(error)
         return False  # ended in between, or not ours to signal
     finally:
         os.close(pidfd)
+
+
+def pin(pid: int, started: int) -> int:
+    """A pidfd of the process that has this pid and this start time; -1 when it is gone."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        must_be_known(error)
+        return -1
+    try:
+        if start_time(pid) == started:
+            kept, pidfd = pidfd, -1
+            return kept
+        return -1  # dead, and the number is a stranger's or a zombie's
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
 
 
 def send_to(pid: int, started: int, signum: int) -> bool:
@@ -194,7 +231,8 @@ def _stat(pid: int | str) -> list[bytes] | None:
     """Fields of /proc/<pid>/stat from the third (state) on; the second, the command, may contain anything."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except OSError:
+    except OSError as error:
+        must_be_known(error)
         return None
     try:
         text = os.read(fd, 4096)

@@ -270,6 +270,7 @@ def _noop(signum: int, frame: object) -> None:
 
 
 def main() -> None:
+    procs.LENIENT = True
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
         try:
             signal.signal(signum, signal.SIG_DFL)  # whatever the server ignored, jobs shall not

@@ -22,7 +22,7 @@ from rota.app.ports import StoreBroken, StoreBusy, StoreError, StoreFull
 BUSY_S = 2.0
 FULL_BELOW_BYTES = 1 << 20
 
-_BUSY, _LOCKED, _IOERR, _CORRUPT, _FULL, _NOTADB = 5, 6, 10, 11, 13, 26
+_BUSY, _LOCKED, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 10, 11, 13, 14, 26
 _IOERR_FSYNC, _IOERR_DIR_FSYNC = _IOERR | 4 << 8, _IOERR | 5 << 8
 
 
@@ -125,6 +125,8 @@ class SqliteDatabase:
         text = f"{self.path}: {text} (SQLite error {code})"
         if code & 0xFF in (_BUSY, _LOCKED):
             return StoreBusy(text)
+        if code & 0xFF == _CANTOPEN and self.path.exists():
+            return StoreBusy(text)  # no descriptor is to be had just now
         if code & 0xFF == _FULL:
             return StoreFull(text)
         if code & 0xFF == _IOERR and code not in (_IOERR_FSYNC, _IOERR_DIR_FSYNC) and self._no_space():

@@ -26,7 +26,7 @@ from rota.api.act import act, answers
 from rota.api.answers import Json
 from rota.api.bare import dry_run_of, key_of, served_by
 from rota.api.dry import marked
-from rota.api.errors import RETRY_AFTER_S, STATUS
+from rota.api.errors import RETRY_AFTER_S, SHORT, STATUS, is_shortage
 from rota.api.guard import MAX_BODY
 from rota.api.house import House
 from rota.api.render.lease import Leased, lease
@@ -100,6 +100,10 @@ def in_this_doors_shape(serve: Callable[[Request], Awaitable[Response]]) -> Call
             return _trouble(f"the body is larger than {MAX_BODY} bytes, or did not come in time", 413)
         except StoreError:
             return _trouble("the store does not answer just now; ask again", 503)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            return _trouble(SHORT, 503)
 
     return served
 
