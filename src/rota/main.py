@@ -9,7 +9,7 @@ import pwd
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
 
@@ -129,6 +129,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
 
     with deferred_models():
         from rota.api.assemble import announce, open_house
+        from rota.api.passed import passed
         from rota.api.serve import listen, listen_unix
         from rota.api.serve import serve as serve_doors
 
@@ -138,9 +139,12 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
         announce(house, sockets, say, friendly=friendly)
 
     prefer_for_oom(SERVER_OOM_SCORE)
+    given = passed(os.environ, settings.port, settings.lease_port)
     with ExitStack() as stack:
-        sockets = listen(settings.host, settings.port, settings.lease_port)
+        sockets = listen(settings.host, settings.port, settings.lease_port, given, unix=settings.unix_socket)
         stack.callback(sockets.close)
+        if given:
+            settings = replace(settings, host=sockets.host(), port=sockets.main.getsockname()[1])
         rota = stack.enter_context(open_rota(settings))
         house = open_house(
             service=rota.service,
@@ -150,7 +154,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
             detector=rota.detector,
             settings=settings,
         )
-        if settings.unix_socket:
+        if settings.unix_socket and sockets.unix is None:
             sockets.unix = listen_unix(settings.data_dir / "rota.sock")
         broken = rota.service.broken
         serve_doors(house, sockets, ready, broken)

@@ -66,13 +66,20 @@ class Server:
         if descriptors:  # how many it may have open, and cannot raise
             self.argv = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *self.argv]
         self.env = {"PATH": os.environ["PATH"], "HOME": str(where), "PYTHONPATH": SOURCES, **(env or {})}
+        self.pass_fds: tuple[int, ...] = ()  # descriptors that it is to have
         self.process: subprocess.Popen[bytes] | None = None
 
     # -- its life ---------------------------------------------------------------------------------------------------
     def start(self) -> Server:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.argv, env=self.env, cwd=self.where, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.argv,
+                env=self.env,
+                cwd=self.where,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=self.pass_fds,
             )
         until(self._ready, "the server is ready")
         return self

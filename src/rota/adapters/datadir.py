@@ -71,7 +71,7 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
 
 def _must_be_ours(where: Path) -> None:
     """A directory that is there keeps its mode, and must be empty or have been used by Rota before."""
-    there = {entry.name for entry in where.iterdir()}
+    there = {entry.name for entry in where.iterdir()} - {"rota.sock"}  # systemd makes that before the first start
     if there and not there & {"lock", "rota.db"}:
         raise DataDirError(f"{where} is not empty and no data directory of Rota's; choose another --data-dir")
 

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ MAX_HEAD = 1 << 16
 PARTING_S = 3
 LAST_LOOK_S = 0.1  # what came while the event loop was held up is read before its sender is given up
 TAKE_WITHIN_S = 30.0
+ASK_WITHIN_S = 1.0  # of a connection that was taken right before the end
 
 
 @dataclass(slots=True)
@@ -48,18 +49,28 @@ class Sockets:
             if one is not None:
                 one.close()
 
+    def host(self) -> str:
+        """The address that is listened on; where there are two, the one that more can reach."""
+        hosts = [str(one.getsockname()[0]) for one in (self.main, self.lease) if one is not None]
+        return next((host for host in hosts if not is_loopback(host)), hosts[0])
 
-def listen(host: str, port: int, lease_port: int) -> Sockets:
-    """Bind before anything is opened: a taken port must not cost a recovery."""
-    main = _bind(host, port, "--port")
-    if not lease_port:
-        return Sockets(main, None)
+
+def listen(
+    host: str, port: int, lease_port: int, given: Mapping[str, socket.socket] | None = None, *, unix: bool = True
+) -> Sockets:
+    """Bind before anything is opened: a taken port must not cost a recovery. Sockets that were `given` are used."""
+    given = given or {}
+    if "unix" in given and not unix:
+        raise CannotStart("a unix socket was passed (LISTEN_FDS), but ROTA_UNIX_SOCKET is off; leave one of them out")
+    main = given.get("main") or _bind(host, port, "--port")
+    if "lease" in given or not lease_port:
+        return Sockets(main, given.get("lease"), given.get("unix"))
     try:
         lease = _bind(host, lease_port, "--lease-port", " (0 does without the lease door's own port)")
     except BaseException:
         main.close()
         raise
-    return Sockets(main, lease)
+    return Sockets(main, lease, given.get("unix"))
 
 
 def _bind(host: str, port: int, flag: str, besides: str = "") -> socket.socket:
@@ -117,7 +128,7 @@ async def _serve(house: House, sockets: Sockets, ready: Callable[[], None], brok
     servers = [_Server(_config(guarded(house), connection_of(house)))]
     listening = [[one for one in (sockets.main, sockets.unix) if one is not None]]
     if sockets.lease is not None:
-        leases = guarded_leases(house, is_loopback(house.settings.host))
+        leases = guarded_leases(house, is_loopback(sockets.lease.getsockname()[0]))
         servers.append(_Server(_config(leases, connection_of(house))))
         listening.append([sockets.lease])
 
@@ -258,6 +269,7 @@ class _Connection(HttpToolsProtocol):
         self._head = 0  # bytes of one that is not whole yet
         self._body = 0  # and of the body after it
         self._in_body = False
+        self._stopping = False  # this is its last request
         self._untaken = 0  # bytes of answers that waited for their reader when it was last looked at
         self._taking: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -333,6 +345,8 @@ class _Connection(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = self._corked  # type: ignore[assignment]
+            if self._stopping:
+                self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
         self._corked.flush()
@@ -352,6 +366,23 @@ class _Connection(HttpToolsProtocol):
         # Most bodies come along with their head. The application has not begun then, and need not wait for them.
         if self._body <= MAX_BODY:
             self.scope["rota.whole"] = True  # type: ignore[typeddict-unknown-key]
+
+    def shutdown(self) -> None:
+        """The server stops. A connection that was just taken and has not asked yet is let ask: left in the queue it
+        would have had the next server."""
+        if self._has_asked() or self.transport.is_closing():
+            super().shutdown()
+            return
+        self._stopping = True
+        self.loop.call_later(ASK_WITHIN_S, self._close_unasked)
+
+    def _close_unasked(self) -> None:
+        if not self._has_asked():
+            self._close()
+
+    def _has_asked(self) -> bool:
+        cycle: Any = self.cycle  # None until the first head is whole, whatever its type says
+        return cycle is not None
 
     # -- a client that is slow to ask -------------------------------------------------------------------------------
     def _calm(self) -> None:

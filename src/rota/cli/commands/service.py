@@ -15,12 +15,14 @@ import click
 from rota.cli.exits import REFUSED
 
 UNIT = "rota.service"
+SOCKET = "rota.socket"
 DATA_DIR = "/var/lib/rota"  # of a --system unit
 ENV_TEXT = """\
 # Settings of the Rota server, one NAME=value a line; `rota config show` lists them. Readable by its owner alone.
 #ROTA_HOST=127.0.0.1
 #ROTA_PORT=10000
 #ROTA_LEASE_PORT=9123
+# After a change of these three run `rota service install` again: systemd holds the ports for the server.
 """
 
 
@@ -32,6 +34,10 @@ class Site:
     unit: Path
     env_file: Path  # as systemd will see it
     env_there: Path  # as we write it, under --root
+
+    @property
+    def socket(self) -> Path:
+        return self.unit.with_name(SOCKET)
 
     @property
     def systemctl(self) -> str:
@@ -63,26 +69,31 @@ def command() -> None:
 @click.option("--account", default="", help="With --system: the account the server runs as.  [default: root]")
 @click.option("--dry-run", is_flag=True, help="Print the unit and write nothing.")
 def install(system: bool | None, root: Path, account: str, dry_run: bool) -> None:
-    """Write the unit file, and say what to type next."""
+    """Write the unit files, of the server and of its ports, and say what to type next.
+
+    Systemd holds the ports while the server restarts: clients wait, and nobody else can listen there meanwhile.
+    """
     site = _site(system, root)
     if account and not site.system:
         raise click.UsageError("--account goes with --system; a --user unit runs as you")
-    text = unit_text(site, account)
+    units = {site.unit: unit_text(site, account), site.socket: socket_text(site)}
     if dry_run:
-        click.echo(text, nl=False)
+        click.echo("\n".join(f"# {path}\n{text}" for path, text in units.items()), nl=False)
         return
     from rota.cli.units import MARK
 
-    if site.unit.exists() and MARK not in site.unit.read_text(errors="replace"):
-        _refuse(f"{site.unit} is there already and is not Rota's; move it away first")
+    for path in units:
+        if path.exists() and MARK not in path.read_text(errors="replace"):
+            _refuse(f"{path} is there already and is not Rota's; move it away first")
     try:
-        _write(site.unit, text, 0o644)
+        for path, text in units.items():
+            _write(path, text, 0o644)
         if not site.env_there.exists():
             _write(site.env_there, ENV_TEXT, 0o600)
     except OSError as error:
         hint = "; as root, or with --user" if site.system else ""
         _refuse(f"cannot write {error.filename}: {error.strerror}{hint}")
-    click.echo(f"wrote {site.unit}\nsettings go into {site.env_there}\n")
+    click.echo(f"wrote {site.unit} and {SOCKET} beside it\nsettings go into {site.env_there}\n")
     if not _systemd():
         click.echo("systemd does not run on this machine; where it does:")
     if site.system:
@@ -90,7 +101,7 @@ def install(system: bool | None, root: Path, account: str, dry_run: bool) -> Non
             f"  ROTA_DATA_DIR={DATA_DIR} rota token create --user root --role admin"
             "    # first: a server without tokens is open to every account of the machine"
         )
-    click.echo(f"  {site.systemctl} daemon-reload\n  {site.systemctl} enable --now rota")
+    click.echo(f"  {site.systemctl} daemon-reload\n  {site.systemctl} enable --now {SOCKET} {UNIT}")
     if not site.system:
         click.echo("  loginctl enable-linger    # so that it runs while you are logged out")
 
@@ -108,27 +119,30 @@ def status(system: bool | None, root: Path) -> None:
     if not _systemd() or root != Path("/"):
         click.echo("systemd does not run on this machine, so it is not started by it")
         sys.exit(3)
-    sys.exit(subprocess.call([*site.systemctl.split(), "status", "--no-pager", "--lines=5", UNIT]))
+    sys.exit(subprocess.call([*site.systemctl.split(), "status", "--no-pager", "--lines=5", UNIT, SOCKET]))
 
 
 @command.command()
 @_kind
 @_root
 def uninstall(system: bool | None, root: Path) -> None:
-    """Remove the unit file. Settings and data stay, and so do running jobs."""
+    """Remove the unit files. Settings and data stay, and so do running jobs."""
     from rota.cli.units import MARK
 
     site = _site(system, root)
     if not site.unit.exists():
         click.echo(f"not installed: there is no {site.unit}")
         return
-    if MARK not in site.unit.read_text(errors="replace"):
-        _refuse(f"{site.unit} is not Rota's; remove it by hand if it should go")
+    units = [path for path in (site.socket, site.unit) if path.exists()]
+    for path in units:
+        if MARK not in path.read_text(errors="replace"):
+            _refuse(f"{path} is not Rota's; remove it by hand if it should go")
     running = _systemd() and root == Path("/")
     if running:
-        subprocess.call([*site.systemctl.split(), "disable", "--now", UNIT])
+        subprocess.call([*site.systemctl.split(), "disable", "--now", *(path.name for path in units)])
     try:
-        site.unit.unlink()
+        for path in units:
+            path.unlink()
     except OSError as error:
         _refuse(f"cannot remove {site.unit}: {error.strerror}")
     if running:
@@ -154,6 +168,60 @@ def unit_text(site: Site, account: str = "") -> str:
             "TARGET": "multi-user.target" if site.system else "default.target",
         },
     )
+
+
+def socket_text(site: Site) -> str:
+    """The addresses are those that the server will find in its settings."""
+    from rota.cli.units import fill
+    from rota.config import BadSetting, read_settings
+
+    try:
+        settings, _ = read_settings({}, _settings_of(site))
+    except BadSetting as error:
+        _refuse(f"{site.env_there}: {error}")
+    lease = _stream(settings.host, settings.lease_port) if settings.lease_port else ""
+    unix = str(settings.data_dir.expanduser() / "rota.sock").replace("%", "%%") if settings.unix_socket else ""
+    return fill(
+        SOCKET,
+        {
+            "ENV_FILE": str(site.env_file).replace("%", "%%"),
+            "MAIN": _stream(settings.host, settings.port),
+            "LEASE": lease and f"ListenStream={lease}",
+            "UNIX": unix and f"ListenStream={unix}",
+        },
+    )
+
+
+def _settings_of(site: Site) -> dict[str, str]:
+    """The variables that systemd will give to the server, as far as they can be known here."""
+    found = {"HOME": str(Path.home())}
+    if site.system:
+        found["ROTA_DATA_DIR"] = DATA_DIR
+    elif os.environ.get("XDG_DATA_HOME"):
+        found["XDG_DATA_HOME"] = os.environ["XDG_DATA_HOME"]
+    try:
+        lines = site.env_there.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        name, equals, value = line.strip().partition("=")
+        if equals and not name.startswith(("#", ";")):
+            found[name.strip()] = value.strip().strip("\"'")
+    return found
+
+
+def _stream(host: str, port: int) -> str:
+    """An address as systemd reads it, which knows no names of machines."""
+    import socket
+
+    if not port:
+        _refuse("the port is 0, any that is free: choose one for a service, with ROTA_PORT and ROTA_LEASE_PORT")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        _refuse(f"ROTA_HOST: {host!r} is no address of this machine: {error.strerror}")
+    address = str(found[0][4][0])
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _this_rota() -> list[str]:
