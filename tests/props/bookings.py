@@ -44,6 +44,11 @@ class Booked(Story):
         name = pick.of(self.state.calendar).id if self.state.calendar else ""
         self.submit(pick.of([1, 2, 4]), takes=pick.of([10.0, 300.0]), user=pick.of(USERS), reservation=name)
 
+    def submits_with_a_long_grace(self, pick: Picker) -> None:
+        """Its limit alone would let it be gone before many a reservation."""
+        takes, grace_s = pick.of([5.0, 40.0, 200.0]), pick.of([40.0, 200.0, 86400.0])
+        self.submit(pick.of([1, 2, 4]), takes=takes, user=pick.of(USERS), time_limit_s=takes, grace_s=grace_s)
+
 
 BOOKINGS = [
     *HAPPENINGS,
@@ -54,6 +59,7 @@ BOOKINGS = [
     Booked.what_is_over_goes,
     Booked.submits_into,
     Booked.submits_into,
+    Booked.submits_with_a_long_grace,
 ]
 
 

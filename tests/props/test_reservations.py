@@ -6,14 +6,15 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from rota.core.check import check
+from rota.core.grace import longest_s
 from rota.core.place import place
-from rota.core.progress import bound_s
 from rota.core.reservation import collisions
 from rota.core.reserving import choose, room_from
 from rota.core.resources import Request, bits, gpu_count
 from rota.core.run import ENDED
 from rota.core.state import State
 from tests.props.bookings import BOOKINGS, WANTED, Booked, bookings
+from tests.props.stories import Picker
 from tests.props.test_decide import facts
 from tests.props.test_reduce import comparable, replayed
 
@@ -91,10 +92,12 @@ def test_the_next_room_is_room_and_there_is_none_before_it(
 
 
 @settings(max_examples=75)
-@given(bookings(max_size=40))
-def test_what_starts_keeps_off_what_is_kept_for_others(story: Booked) -> None:
+@given(bookings(max_size=40), st.integers(0, 2**40))
+def test_what_starts_keeps_off_what_is_kept_for_others(story: Booked, number: int) -> None:
     """A run that names a reservation starts in its time and on its GPUs; any other only where it is gone by the start
-    of whoever has reserved them, or can be stopped then."""
+    of whoever has reserved them, its grace after its limit included, or can be stopped then."""
+    story.reserves(Picker(number))
+    story.submits_with_a_long_grace(Picker(number))
     now = story.snap().now
     starts = story.plan().starts
     named = 0
@@ -110,7 +113,7 @@ def test_what_starts_keeps_off_what_is_kept_for_others(story: Booked) -> None:
         for one in story.state.calendar:
             if any(spot.get(part.node, 0) & part.gpus for part in one.placement) and now < one.end:
                 assert now < one.start, "it has begun"
-                assert run.spec.preemptible or now + bound_s(run) <= one.start
+                assert run.spec.preemptible or now + longest_s(story.state.policy, run) <= one.start
     event(f"{min(len(starts), 3)} start, {min(named, 2)} of them by a reservation")
 
 

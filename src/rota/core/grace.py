@@ -47,9 +47,10 @@ def longest_s(policy: Policy, run: Run) -> float:
 
 def planned_s(policy: Policy, run: Run) -> float:
     """Return the length that backfill plans with: `longest_s` without the part of the grace that every end takes."""
-    if run.spec.time_limit_s is None:
+    spec = run.spec
+    if spec.time_limit_s is None or spec.grace_s <= PROMPT_S:  # nearly all: a pass asks this of every waiting run
         return bound_s(run)
-    return bound_s(run) + max(0.0, own_s(policy, run.spec) - PROMPT_S)
+    return spec.time_limit_s + max(0.0, own_s(policy, spec) - PROMPT_S)
 
 
 def limit_at(run: Run) -> float | None:
