@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.cli import workspace
 from rota.cli.restore import restored
 from rota.cli.workspace import MAX_DIFF, allowed, checkout, snapshot, without_credentials
 from rota.client.errors import Refused
@@ -23,6 +24,12 @@ def git(where: Path, *words: str) -> str:
         ["git", "-C", str(where), *words], env={**os.environ, **WHO}, capture_output=True, check=True, text=True
     )
     return done.stdout.strip()
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not make a checkout look like none."""
+    monkeypatch.setattr(workspace, "PATIENCE_S", 60.0)
 
 
 @pytest.fixture

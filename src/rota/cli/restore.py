@@ -1,13 +1,19 @@
-"""The code of an earlier run, made again: a fresh git worktree at its commit with its changes applied."""
+"""The code of an earlier run, made again: a fresh git worktree at its commit with its changes applied.
+
+Nothing that the checkout names is run (see `git`): the worktree is made without its files, by a git without hooks, and
+the files are written by a git that does not know the checkout's configuration.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rota.cli.git import GIT, careful, sealed
 from rota.client.errors import Refused
 
 PATIENCE_S = 120.0
@@ -28,23 +34,36 @@ def restored(workspace: Mapping[str, Any], workdir: str, target: str, dry_run: b
     place = target if inside == "." or inside.startswith("..") else os.path.join(target, inside)
     if dry_run:
         return place
-    _git(root, ["worktree", "add", "--quiet", "--detach", "--", target, commit], "the worktree was not made")
+    diff = str(workspace.get("diff") or "")
+    add = ["worktree", "add", "--quiet", "--no-checkout", "--detach", "--", target, commit]
+    _git(root, careful(), add, "the worktree was not made")
     try:
-        diff = str(workspace.get("diff") or "")
-        if diff:
-            _git(target, ["apply", "--whitespace=nowarn", "-"], "its changes do not apply", diff.encode())
+        _check_out(target, diff.encode())
         os.makedirs(place, exist_ok=True)
     except (Refused, OSError):
-        _git(root, ["worktree", "remove", "--force", "--", target], f"and {target} is left half made")
+        remove = ["worktree", "remove", "--force", "--", target]
+        _git(root, careful(), remove, f"and {target} is left half made")
         raise
     return place
 
 
-def _git(where: str, words: Sequence[str], trouble: str, given: bytes = b"") -> None:
-    env = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+def _check_out(target: str, diff: bytes) -> None:
+    """Write the files of the commit, and the changes, as they are in git: no filter of the checkout sees them."""
+    try:
+        with sealed(target, time.monotonic() + PATIENCE_S) as checkout:
+            if checkout is None:
+                raise _refusal("git does not answer in the new worktree")
+            _git(target, checkout.env, ["read-tree", "--reset", "-u", "HEAD"], "its files were not written")
+            if diff:
+                _git(target, checkout.env, ["apply", "--whitespace=nowarn", "-"], "its changes do not apply", diff)
+    except OSError as error:
+        raise _refusal(f"there is no temporary directory for it: {error}") from error
+
+
+def _git(where: str, env: Mapping[str, str], words: Sequence[str], trouble: str, given: bytes = b"") -> None:
     try:
         done = subprocess.run(
-            ["git", "-C", where, *words], input=given, capture_output=True, env=env, timeout=PATIENCE_S, check=False
+            [*GIT, "-C", where, *words], input=given, capture_output=True, env=env, timeout=PATIENCE_S, check=False
         )
     except FileNotFoundError:
         raise _refusal("there is no git on this machine") from None

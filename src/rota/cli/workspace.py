@@ -1,7 +1,8 @@
 """What the code looked like when a run was submitted: commit, branch, what was not committed, and a few variables.
 
-Git is asked by argument lists, all questions at once, each bounded in time and size; it never prompts, writes nothing,
-and where it is missing the run is submitted all the same. Files and variables whose names speak of secrets stay here.
+Git is asked by argument lists, bounded in time and size, and runs nothing that the checkout names (see `git`). It never
+prompts and writes nothing; where it is missing the run is submitted all the same. Files and variables whose names speak
+of secrets stay here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ SECRETIVE = (  # compiled only where there is a checkout: that takes longer than
     r"(^|/)(\.env[^/]*|\.netrc|\.pypirc|\.npmrc|\.git-credentials|id_[a-z0-9]+"
     r"|[^/]*(token|secret|password|passwd|credential)[^/]*|[^/]*\.(pem|key|p12|pfx|kdbx))$"
 )
-GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=true", "-c", "color.ui=false", "--no-optional-locks")
+# Submodules are not looked into: git would run itself in each of them, with the submodule's own configuration.
+STATUS = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--ignore-submodules=dirty")
+DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--binary", "--ignore-submodules=dirty", "--submodule=short")
 
 
 def snapshot(where: str, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
@@ -61,18 +64,24 @@ def checkout(where: str) -> str:
 
 
 def _from_git(root: str) -> dict[str, Any]:
-    status, diff, remote = ask(
-        root,
-        ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"),
-        ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--binary"),
-        ("config", "--get", "remote.origin.url"),
-    )
+    import time
+
+    from rota.cli.git import ask, sealed
+
+    try:
+        with sealed(root, time.monotonic() + PATIENCE_S) as checkout:
+            if checkout is None:
+                return {}
+            status, diff = ask(root, checkout.env, time.monotonic() + PATIENCE_S, STATUS, DIFF)
+    except OSError:  # no place for a private directory
+        return {}
     if status is None:
         return {}
     commit, branch, changed, untracked = read_status(status)
     found: dict[str, Any] = {"commit": commit, "branch": branch[:MAX_WORD], "dirty": bool(changed or untracked)}
+    remote = checkout.config.get("remote.origin.url")
     if remote:
-        found["remote"] = without_credentials(_text(remote).strip())[:MAX_WORD]
+        found["remote"] = without_credentials(_sendable(remote).strip())[:MAX_WORD]
     text, whole = patch(root, diff, untracked)
     found["diff"] = text
     found["diff_truncated"] = not whole
@@ -178,60 +187,6 @@ def _is_plain(root: str, name: str) -> bool:
 def without_credentials(url: str) -> str:
     bare = re.sub(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/]*@", r"\1", url)
     return bare.partition("?")[0].partition("#")[0]
-
-
-def ask(root: str, *questions: Sequence[str]) -> list[bytes | None]:
-    """Git's answers, asked all at once; None = it failed, said nothing in time, or said more than we keep."""
-    import subprocess
-
-    quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_ASKPASS": "true", "LC_ALL": "C"}
-    running: list[subprocess.Popen[bytes] | None] = []
-    for words in questions:
-        try:
-            running.append(
-                subprocess.Popen(
-                    [*GIT, "-C", root, *words],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    env=quiet,
-                )
-            )
-        except OSError:  # no git on this machine
-            running.append(None)
-    return _collect(running)
-
-
-def _collect(running: Sequence[Any]) -> list[bytes | None]:
-    import select
-    import time
-
-    deadline = time.monotonic() + PATIENCE_S
-    heard = {process.stdout.fileno(): bytearray() for process in running if process is not None}
-    poll = select.poll()
-    for number in heard:
-        poll.register(number, select.POLLIN | select.POLLHUP)
-    open_ones = set(heard)
-    while open_ones and (left_s := deadline - time.monotonic()) > 0:
-        for number, _ in poll.poll(left_s * 1000):
-            data = os.read(number, 65536)
-            heard[number] += data
-            if not data or len(heard[number]) > 2 * MAX_DIFF:
-                poll.unregister(number)
-                open_ones.discard(number)
-    answers: list[bytes | None] = []
-    for process in running:
-        if process is None:
-            answers.append(None)
-            continue
-        data = bytes(heard[process.stdout.fileno()])
-        cut = process.stdout.fileno() in open_ones or len(data) > 2 * MAX_DIFF
-        if cut:
-            process.kill()
-        process.stdout.close()
-        code = process.wait()
-        answers.append(data if code == 0 or (cut and len(data) > 2 * MAX_DIFF) else None)
-    return answers
 
 
 def _text(data: bytes) -> str:
