@@ -87,6 +87,37 @@ def test_nor_a_body_that_nobody_wants_any_more() -> None:
     talk(rest)
 
 
+@pytest.mark.parametrize("head", [HEAD, HEAD + b"connection: close\r\n"], ids=["kept", "closed"])
+def test_nor_an_answer_that_nobody_takes(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merely closed, it would stay for as long as the client does not read."""
+    monkeypatch.setattr(serve, "TAKE_WITHIN_S", 0.3)
+    size = 64 << 20  # more than the kernel keeps for a client
+
+    async def long(scope: Any, receive: Any, send: Any) -> None:
+        length = str(size).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        await send({"type": "http.response.body", "body": b"x" * size})
+
+    async def inside() -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = serve._Server(serve._config(long))
+        task = asyncio.create_task(server.serve([listening]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        with socket.create_connection(listening.getsockname()) as client:
+            client.sendall(head + b"\r\n")
+            async with asyncio.timeout(60):
+                while not server.server_state.total_requests:
+                    await asyncio.sleep(0.01)
+                assert server.server_state.connections
+                while server.server_state.connections:
+                    await asyncio.sleep(0.01)
+        server.should_exit = True
+        await task
+
+    asyncio.run(inside())
+
+
 @pytest.mark.parametrize("piece", [b"a" * 4096, b"x: " + b"a" * 4091 + b"\r\n"])
 def test_a_head_has_an_end(piece: bytes) -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

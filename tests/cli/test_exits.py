@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rota.cli import checkup
 from rota.cli.main import COMMANDS, main
 from tests.client.stub import closed_port, ok, stub
 
@@ -122,6 +124,15 @@ def test_doctor_without_a_server_exits_1_and_says_what_next(tmp_path: Path) -> N
     assert code == 1
     assert "fail  server" in out and "rota up" in out
     assert "fail  data directory" in out and "chmod go-w" in out
+
+
+def test_doctor_says_how_many_connections_the_descriptors_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 20_000))
+    plenty = checkup._descriptors()
+    assert plenty.level == checkup.OK and "17952 connections, 11968 of one account" in plenty.text
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
+    few = checkup._descriptors()
+    assert few.level == checkup.WARN and "768 connections" in few.text and "LimitNOFILE" in few.next_step
 
 
 def test_config_says_where_each_setting_came_from_and_no_secret(tmp_path: Path) -> None:

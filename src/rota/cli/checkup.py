@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OK, WARN, FAIL = "ok", "warn", "fail"
 SAFE_SQLITE = (3, 51, 3)
 LITTLE_BYTES = 2 << 30
+FEW_DESCRIPTORS = 4096
 SKEW_S = 5.0
 TOKEN = "token"  # noqa: S105 - the name of a row
 
@@ -38,6 +39,7 @@ def findings(server: str, data_dir: Path) -> Iterator[Finding]:
     yield _sqlite()
     yield _directory(data_dir)
     yield _space(data_dir)
+    yield _descriptors()
     heard = list(_server(server))
     if not any(one.about == TOKEN for one in heard):  # else the server had something to say about it
         yield _token()
@@ -92,6 +94,20 @@ def _space(data_dir: Path) -> Finding:
     if free < LITTLE_BYTES:
         return Finding("disk", WARN, f"{free / 1e9:.1f} GB free on {path}", "make room: logs and the ledger grow")
     return Finding("disk", OK, f"{free / 1e9:.0f} GB free")
+
+
+def _descriptors() -> Finding:
+    """What a server that is started from here may have."""
+    import resource
+
+    from rota.core.descriptors import HIGHEST, shares
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = shares(HIGHEST if hard == resource.RLIM_INFINITY else min(hard, HIGHEST))
+    text = f"{found.limit}: room for {found.connections} connections, {found.per_peer} of one account or address"
+    if found.limit < FEW_DESCRIPTORS:
+        return Finding("descriptors", WARN, text, "raise it: ulimit -Hn 65536, or LimitNOFILE= of the unit")
+    return Finding("descriptors", OK, text)
 
 
 def _token() -> Finding:
