@@ -101,7 +101,7 @@ def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None
         if not _sweep(attempt_id, uid, str(claim.get("cgroup") or ""), timeout_s):
             return None
         for group in claim.get("limits") or ():  # older claims have none
-            confine.try_remove(str(group))
+            confine.discard(str(group))
         started = record.get("tick")
         end = Exit(Cause.LOST, None, None, "its supervisor was killed", False, started, procs.boottime())
     else:  # nothing of it can be alive, and its cgroup's name, its pids and its ticks mean others now, or nothing

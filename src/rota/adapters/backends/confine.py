@@ -54,7 +54,9 @@ class Hierarchies:
         return [controller for controller, base in self.limits.items() if base == self.unified]
 
     def bases(self) -> list[str]:
-        return sorted({base for base in (self.unified, *self.limits.values()) if base})
+        """Groups that hold those of workers. v1's CPU groups are below none."""
+        held = [base for controller, base in self.limits.items() if controller != "cpu"]
+        return sorted({base for base in (self.unified, *held) if base})
 
 
 def probe(name: str) -> Hierarchies:
@@ -69,6 +71,8 @@ def probe(name: str) -> Hierarchies:
     for controller, needed in CONTROLLERS.items():
         if controller not in limits and (base := _usable([_v1_parent(mounts, own, controller)], name, needed)):
             limits[controller] = base
+            if controller == "cpu":
+                try_remove(base)
     return Hierarchies(unified, devices, limits, home)
 
 
@@ -135,6 +139,18 @@ def clear(base: str) -> None:
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             try_remove(entry.path)
+
+
+def discard(group: str) -> None:
+    """Remove a group, and those beside it whose names go on from its own with a hyphen, as far as they are empty."""
+    try_remove(group)
+    place, name = os.path.split(group)
+    try:
+        beside = [entry for entry in os.listdir(place) if entry.startswith(f"{name}-")]
+    except OSError:
+        return
+    for entry in beside:
+        try_remove(f"{place}/{entry}")
 
 
 def try_remove(group: str) -> None:

@@ -4,6 +4,11 @@
     <base>/<worker>          one attempt: its number of processes, and its weight in CPU time (by GPUs)
     <base>/<worker>/<rank>   one task, where its run asked for an amount: memory, CPU time
 
+For CPU time a group counts as one against whatever is beside it. In v2 that is other groups, so an attempt weighs as
+many as it has GPUs. In v1 that is often every single process of the machine, and all jobs in one group would be starved
+by a few of them: there only tasks that asked for CPUs are in groups, `<base>-<worker>-<rank>`, which are beside the
+server instead of below a base, and weigh as many as they asked for.
+
 A controller lies in the unified hierarchy (v2) or in one of its own (v1), whichever this machine has; `Hierarchies`
 in confine says which. Only a run that names an amount has groups made for it: the other levels are written once per
 server and once per worker.
@@ -58,13 +63,12 @@ def bound_cpus(group: str, cpus: int, *, unified: bool) -> None:
         confine.write(f"{group}/cpu.cfs_quota_us", str(cpus * PERIOD_US))
 
 
-def weigh(group: str, gpus: int, *, unified: bool) -> None:
-    """A group counts as one against others when CPUs are short, so give a run with many GPUs the weight of as many."""
-    share = max(1, gpus)
+def weigh(group: str, count: int, *, unified: bool) -> None:
+    """Let a group count as so many when CPUs are short."""
     if unified:
-        confine.try_write(f"{group}/cpu.weight", str(min(10_000, 100 * share)))
+        confine.try_write(f"{group}/cpu.weight", str(min(10_000, 100 * count)))
     else:
-        confine.try_write(f"{group}/cpu.shares", str(min(262_144, 1024 * share)))
+        confine.try_write(f"{group}/cpu.shares", str(min(262_144, 1024 * count)))
 
 
 class Bounds:
@@ -105,8 +109,16 @@ class WorkerGroups:
         self.found = found
         self.unified = f"{found.unified}/{name}" if found.unified else ""
         self.at = {controller: f"{base}/{name}" for controller, base in found.limits.items()}
-        self.separate = sorted({group for group in self.at.values() if group != self.unified})  # v1
+        if found.limits.get(CPU, found.unified) != found.unified:
+            self.at[CPU] = f"{found.limits[CPU]}-{name}"
+        joined = {group for controller, group in self.at.items() if controller != CPU}
+        self.separate = sorted(joined - {self.unified})  # v1
         self._weight = 1
+        self._oom_kills = 0  # when last looked
+
+    def names(self) -> list[str]:
+        """What `confine.discard` removes when the worker is dead, besides the unified group."""
+        return sorted(set(self.at.values()) - {self.unified})
 
     def enter(self, bounds: Bounds) -> None:
         """Move the calling worker in."""
@@ -143,7 +155,8 @@ class WorkerGroups:
             if not amount or controller not in self.at:
                 continue
             parent = self.at[controller]
-            group, unified = f"{parent}/{rank}", parent == self.unified
+            unified = parent == self.unified
+            group = f"{parent}-{rank}" if controller == CPU and not unified else f"{parent}/{rank}"
             confine.create(group)
             if group not in made:
                 made.append(group)
@@ -151,22 +164,27 @@ class WorkerGroups:
                 bound_memory(group, amount, unified=unified)
             else:
                 bound_cpus(group, amount, unified=unified)
+                if not unified:
+                    weigh(group, amount, unified=False)
         return made
 
     def weigh(self, gpus: int) -> None:
-        if CPU in self.at and gpus != self._weight:
-            weigh(self.at[CPU], gpus, unified=self.at[CPU] == self.unified)
-            self._weight = gpus
+        count = max(1, gpus)
+        if self.at.get(CPU) == self.unified and self.unified and count != self._weight:
+            weigh(self.unified, count, unified=True)
+            self._weight = count
 
-    def oom_kills(self, tasks: list[str]) -> int:
-        """How often the kernel's OOM killer struck in this worker's groups. v2 counts a whole subtree; v1 does not."""
+    def had_oom(self, tasks: list[str]) -> bool:
+        """Whether the kernel's OOM killer struck in this worker's groups since this was last asked: once per attempt,
+        before the groups of its tasks are removed. v2 counts a whole subtree; v1 does not."""
         if MEMORY not in self.at:
-            return 0
+            return False
         group = self.at[MEMORY]
-        if group == self.unified:
-            return _count(f"{group}/memory.events")
-        groups = [group, *(task for task in tasks if task.startswith(f"{group}/"))]
-        return sum(_count(f"{each}/memory.oom_control") for each in groups)
+        unified = group == self.unified
+        total = _oom_kills(f"{group}/memory.events" if unified else f"{group}/memory.oom_control")
+        before, self._oom_kills = self._oom_kills, total
+        of_tasks = () if unified else [task for task in tasks if task.startswith(f"{group}/")]
+        return total > before or any(_oom_kills(f"{task}/memory.oom_control") for task in of_tasks)
 
 
 def prefer_for_oom(score: int) -> None:
@@ -174,16 +192,17 @@ def prefer_for_oom(score: int) -> None:
     confine.try_write("/proc/self/oom_score_adj", str(score))
 
 
-def _count(path: str) -> int:
+def _oom_kills(path: str) -> int:
+    """The count in a file of `key value` lines; 0 when the group is gone or the kernel does not count."""
     try:
-        with open(path, encoding="ascii") as file:
-            for line in file:
-                key, _, value = line.partition(" ")
-                if key == "oom_kill":
-                    return int(value)
-    except (OSError, ValueError):
-        pass  # the group is gone, or the kernel does not count
-    return 0
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        _, found, rest = os.read(fd, 4096).partition(b"oom_kill ")
+    finally:
+        os.close(fd)
+    return int(rest.split(b"\n", 1)[0]) if found else 0
 
 
 def _installed() -> int:

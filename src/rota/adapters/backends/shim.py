@@ -24,7 +24,7 @@ import select
 import signal
 
 from rota.adapters.backends import confine, heard, procs, records, task
-from rota.adapters.backends.limits import GIB, WorkerGroups
+from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.pipepump import PipePump
 
@@ -68,6 +68,7 @@ class Shim:
         self.directory = records.attempt_dir(".", attempt_id)
         self.cap = LogCap(log, self.directory, order["log_cap_bytes"])
         self.uid = os.geteuid()  # of the tasks
+        self.bounded = False  # by limits of its own
         self.subgroups: list[str] = []  # of tasks; the last part is the rank
         self.tasks: dict[int, int] = {}  # pid -> rank, of those that live
         self.leaders: list[int] = []
@@ -92,10 +93,10 @@ class Shim:
 
     def run(self) -> None:
         groups = self.house.groups
-        ooms = groups.oom_kills([])
         groups.weigh(sum(len(each["minors"]) for each in self.order["tasks"]))
         try:
-            if any(self.order[way] for way in ("account", "confine", "terminal")) or self._is_bounded():
+            self.bounded = self._is_bounded()
+            if self.bounded or any(self.order[way] for way in ("account", "confine", "terminal")):
                 self._launch_forked()
             else:
                 self._launch_spawned()
@@ -104,7 +105,7 @@ class Shim:
         else:
             self._wait()
         self._extinguish()
-        self.oom = groups.oom_kills(self.subgroups) > ooms
+        self.oom = groups.had_oom(self.subgroups)
         self._remove_groups()
         self._record()
         self._nudge()
@@ -139,7 +140,7 @@ class Shim:
         output = self._open_pipe(account) if account is not None and account.foreign else self.log
         if self.order["confine"]:
             self._confine_tasks()
-        if self._is_bounded():
+        if self.bounded:
             self._bound_tasks()
         slave = self._open_terminal() if self.order["terminal"] else -1
         go, release = os.pipe()
@@ -147,7 +148,7 @@ class Shim:
         try:
             fds = task.Fds(self.house.null, output, go, release, errors)
             for rank in range(len(self.order["tasks"])):
-                groups = [group for group in self.subgroups if group.endswith(f"/{rank}")]
+                groups = [group for group in self.subgroups if group.endswith((f"/{rank}", f"-{rank}"))]
                 pid = os.fork()
                 if pid == 0:
                     fds.terminal = slave if rank == 0 else -1  # a terminal has one session
@@ -253,8 +254,11 @@ class Shim:
                 self._note(f"task {rank} runs unconfined: {why}")
 
     def _is_bounded(self) -> bool:
-        at = self.house.groups.at
-        return bool((self.order["memory_gb"] and "memory" in at) or (self.order["cpus"] and "cpu" in at))
+        at, hoped_for = self.house.groups.at, self.house.bounds.found.limits
+        wanted = [each for field, each in (("memory_gb", MEMORY), ("cpus", CPU)) if self.order[field]]
+        if any(each in hoped_for and each not in at for each in wanted):
+            self._note("runs without its limits: its supervisor has no cgroup (see zygote.log)")
+        return any(each in at for each in wanted)
 
     def _bound_tasks(self) -> None:
         """What a run asks for is for each node, and it has one task on each."""

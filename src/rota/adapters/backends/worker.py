@@ -40,7 +40,7 @@ def serve(house: House, name: str, orders: int, answers: int) -> int:
         "boot_id": house.boot_id,
         "shim": os.getpid(),
         "cgroup": house.group,
-        "limits": house.groups.separate,
+        "limits": house.groups.names(),
     }
     ready: Ready | None = None
     for _ in range(MAX_ATTEMPTS):

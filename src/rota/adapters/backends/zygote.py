@@ -214,8 +214,8 @@ class Zygote:
                     if time.monotonic() > deadline:
                         return  # stuck in the kernel: the server's own sweep will wait for it, launches must not
                     time.sleep(0.0005)
-        for group in dead.groups.separate:
-            confine.try_remove(group)
+        for group in dead.groups.names():
+            confine.discard(group)
 
     def _retire(self) -> None:
         """The server is gone. Idle workers follow; those with an attempt stay, and their groups with them."""
@@ -254,6 +254,8 @@ def _set_up(settings: dict[str, Any]) -> shim.House:
     found = confine.probe(settings["cgroup_name"]) if settings["cgroups"] else confine.Hierarchies()
     for base in found.bases():
         confine.clear(base)
+    for base in set(found.limits.values()) - set(found.bases()):
+        confine.discard(base)
     bounds = limits.Bounds(found, settings["memory_bytes"], settings["processes"])
     try:
         bounds.apply()
