@@ -70,6 +70,11 @@ def test_an_edit_counts_as_what_it_makes_of_the_spec(bounded: House) -> None:
     assert used(bounded) > before + 100 * 1024
     bounded.do(Edit(run_id, argv=("/bin/sh", "-c", "true")), ANN)
     assert used(bounded) == before
+    others = [bounded.submit(long_line(100), held=True) for _ in range(10)]
+    with pytest.raises(Full, match="this would add 100"):
+        bounded.do(Edit(run_id, argv=("/bin/sh", "-c", long_line(100))), ANN)
+    bounded.do(Edit(others[0], argv=("/bin/sh", "-c", "true")), ANN)
+    bounded.do(Edit(run_id, argv=("/bin/sh", "-c", long_line(100))), ANN)
 
 
 def test_equal_environments_are_one_object_and_counted_once(bounded: House) -> None:

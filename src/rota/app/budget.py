@@ -13,16 +13,16 @@ spends it is let through (one command is bounded by MAX_MANY_BYTES). It begins a
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rota.app.authz import Principal, Role
-from rota.app.commands import Draft, Submit
+from rota.app.commands import SubmitMany
 from rota.app.errors import Full, Invalid
 from rota.core import events as e
 from rota.core.state import State
 from rota.core.times import about
-from rota.core.weight import own_bytes, pairs_bytes
+from rota.core.weight import own_bytes
 
 MIB = 1 << 20
 DAY_S = 86400.0
@@ -88,13 +88,13 @@ class Budget:
         return max(0.0, level - max(0.0, now - at) * self.quotas.ledger / DAY_S)
 
 
-def must_fit_one_command(submits: Sequence[Submit], drafts: Sequence[Draft]) -> None:
-    """Refuse many runs at once whose specs and documents are too large together."""
-    if (least := sum(len(part) for one in submits for part in one.spec.argv)) > MAX_MANY_BYTES:
-        raise too_large("submits", least, len(submits))  # before anything dearer is done with that much text
-    envs = {id(one.spec.env): one.spec.env for one in submits}
-    size = sum(own_bytes(one.spec) for one in submits) + sum(map(pairs_bytes, envs.values()))
-    size += sum(len(draft.body) for draft in drafts) + sum(len(d.body) for one in submits for d in one.records)
+def must_fit_one_command(command: SubmitMany, specs: int = 0) -> None:
+    """Refuse many runs at once whose specs and documents are too large together. `specs`: the bytes of all specs; asked
+    first without them, so that nothing dear is done with a command that is too large by its command lines alone."""
+    submits = command.submits
+    size = specs or sum(len(part) for one in submits for part in one.spec.argv)
+    size += sum(len(draft.body) for draft in command.records)
+    size += sum(len(draft.body) for one in submits for draft in one.records)
     if size > MAX_MANY_BYTES:
         raise too_large("submits", size, len(submits))
 

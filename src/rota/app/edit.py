@@ -10,7 +10,8 @@ from rota.app.desk import Desk
 from rota.app.errors import Conflict, Invalid
 from rota.app.problems import must_fit, text_problems
 from rota.core import events as e
-from rota.core.run import Run, Spec
+from rota.core.run import ENDED, Run, Spec
+from rota.core.weight import own_bytes
 
 SHELL = ("/bin/sh", "-c")
 
@@ -31,6 +32,9 @@ def edit(desk: Desk, who: Principal, command: Edit) -> Run:
         raise Conflict(f"{what}: run {run.id} is {run.state}; it can be changed only while no attempt is live", what)
     if spec == run.spec:
         return run
+    more = own_bytes(spec) - own_bytes(run.spec)
+    if run.state not in ENDED and more > 0:
+        desk.budget.must_fit_live(desk.state, who, run.user, more)
     return desk.amend(e.RunEdited(at=desk.now, by=who.name, run_id=run.id, spec=spec), replace(run, spec=spec))
 
 

@@ -67,10 +67,12 @@ def submit_many(desk: Desk, who: Principal, command: SubmitMany) -> list[Run]:
         must_fit(command, SubmitMany)
     if len(command.submits) > MAX_MANY:
         raise Invalid(f"submits: {len(command.submits)} at once are too many, use at most {MAX_MANY}", "submits")
-    must_fit_one_command(command.submits, command.records)
+    must_fit_one_command(command)
     used = desk.used_keys(who, [one.key for one in command.submits if one.key])
-    ahead = _Ahead(weights=Weights(), used=used)
+    weights = Weights()
+    ahead = _Ahead(weights=weights, used=used)
     ready = [_check(desk, who, one, digest_of(one), ahead) for one in command.submits]
+    must_fit_one_command(command, sum(weights.by_user.values()))
     known = [one.known for one in ready if one.known is not None]
     if known and len(known) == len(ready):
         return known
