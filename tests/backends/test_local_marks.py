@@ -90,6 +90,7 @@ def test_what_an_attempt_left_behind_as_its_own_account_is_swept_by_its_mark(
         record = json.loads(path.read_text())
         del record["uid"]
         path.write_text(json.dumps(record))
+        os.chown(rig.path(order.attempt_id, "log"), OWNER_UID, -1)  # which had the log belong to the job's account
     assert len(procs.marked(order.attempt_id, OWNER_UID)) >= 2
     backend = rig.backend()
     backend.open(reports)
