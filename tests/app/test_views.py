@@ -15,7 +15,7 @@ from rota.core.node import simulated_cluster
 from rota.core.policy import Ordering, Policy
 from rota.core.rank import position
 from rota.core.reduce import reduce
-from rota.core.run import RunState, Spec
+from rota.core.run import Dependency, RunState, Spec
 from rota.core.snapshot import snapshot
 from rota.core.state import State
 from rota.core.usage import Usage
@@ -120,6 +120,22 @@ def many(count: int, ordering: Ordering) -> tuple[State, Window]:
     window.show(state)
     state.touched.clear()
     return state, window
+
+
+@pytest.mark.parametrize("ordering", [Ordering.AUTO, Ordering.PRIORITY, Ordering.FAIR_SHARE])
+def test_a_window_after_loading_is_as_one_that_saw_everything(ordering: Ordering) -> None:
+    state, window = many(300, ordering)
+    waits = replace(state.runs[f"{1:012x}"], waiting_on=(Dependency(f"{0:012x}"),))
+    later = replace(state.runs[f"{2:012x}"], not_before=1e9)
+    held, archived = state.runs[f"{3:012x}"], replace(state.runs[f"{4:012x}"], archived_at=5.0)
+    for run in (waits, later, replace(held, state=RunState.HELD), archived):
+        state.put(run)
+    state.version += 1
+    window.show(state)
+    loaded = Window()
+    loaded.reset(state)
+    for name in ("runs", "active", "held", "lines", "people", "archived", "policy", "version"):
+        assert getattr(loaded, name) == getattr(window, name), name
 
 
 def submit(state: State, n: int) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.bench import decision, dispatch, doors, restart, slurm
+from tests.bench import decision, dispatch, doors, restart, slurm, start
 from tests.bench.table import Row, render
 
 ROWS = {
@@ -24,6 +24,7 @@ ROWS = {
     "decision": decision.at_scale,
     "growth": decision.growth,
     "restart": restart.restart,
+    "start": start.first_answer,
     "preempt": dispatch.preempt,
     "http-submits": doors.submits,
     "http-first-line": doors.first_line,

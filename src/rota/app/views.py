@@ -131,8 +131,15 @@ class Window:
             self.archived: set[str] = set()
             self.policy = state.policy
             self._nodes_changed = -1
+            # Where most runs stand is known: their lanes and keys are the scheduler's.
+            for lane, key, run_id in state.queue.entries():
+                self.lines.setdefault((lane.user, lane.band), []).append((key, run_id))
+            for line in self.lines.values():
+                line.sort()
             for run in state.runs.values():
-                if run.state not in ENDED:
+                if run.id in state.queue:
+                    self._count(run)
+                elif run.state not in ENDED:
                     self._add(run)
             self._switches(state)
 
@@ -196,11 +203,14 @@ class Window:
     def shares(self) -> Shares:
         return Shares(self.usage, self.people.copy(), self.at, self.policy.half_life_s, self._gpus)
 
-    def _add(self, run: Run) -> None:
+    def _count(self, run: Run) -> None:
         self.runs[run.id] = run
         self.people[run.user] += 1
         if run.archived_at is not None:
             self.archived.add(run.id)
+
+    def _add(self, run: Run) -> None:
+        self._count(run)
         if run.state is RunState.QUEUED:
             line = self.lines.setdefault((run.user, order.band(self.policy, run)), [])
             entry = (order.key(self.policy, run), run.id)

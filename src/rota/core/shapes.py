@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 
 from rota.core.resources import Request
 
 TYPICAL = 64  # shapes that are looked at; what the tail behind them would change is not worth its time
 FADING = 2000  # runs after which an earlier one counts for a third
+FORGOTTEN = 15 * FADING  # runs after which an earlier one counts for less than a millionth (e to the -15)
 REFRESH = 100  # runs after which the typical shapes are drawn up anew
 
 Typical = tuple[tuple[Request, float], ...]  # shapes and how often they are asked for
@@ -27,6 +29,11 @@ class Shapes:
         if len(self._times) > 8 * TYPICAL or self._one > 1e100:
             self._times = {shape: times / self._one for shape, times in self._heaviest(4 * TYPICAL)}
             self._one = 1.0
+
+    def add_all(self, requests: Sequence[Request]) -> None:
+        """Add many, oldest first. What came long before the last of them counts for nothing and is left out."""
+        for request in requests[-FORGOTTEN:]:
+            self.add(request)
 
     def typical(self) -> Typical:
         """The same object until enough has come that it may have changed: what hangs on it need not be made anew."""

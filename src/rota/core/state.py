@@ -232,10 +232,10 @@ class State:
 
     def index_all(self) -> None:
         """After loading rows: build every index from the facts."""
+        self.weights.add_all(run for run in self.runs.values() if run.state not in ENDED)
         for run in self.runs.values():
-            self._weigh(None, run)
             self._index(run)
-            self.shapes.add(run.spec.request)
+        self.shapes.add_all([run.spec.request for run in self.runs.values()])
         self.calendar = by_start(self.reservations.values())
         self.relay()
 

@@ -7,10 +7,10 @@ The key of an environment is its id, which stays valid for as long as a live run
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring_ascii
 
-from rota.core.run import Spec
+from rota.core.run import Run, Spec
 
 # What a row takes besides the texts of its spec; a run is never free, however short its command.
 ROW_BYTES = 64
@@ -41,6 +41,20 @@ class Weights:
             key = (user, id(spec.env))
             self._envs[key] = self._envs.get(key, 0) + 1
         self.by_user[user] = self.by_user.get(user, 0) + size
+
+    def add_all(self, runs: Iterable[Run]) -> None:
+        """Add many at once, in less time than one by one."""
+        sizes, envs = self.by_user, self._envs
+        for run in runs:
+            user, spec = run.user, run.spec
+            size = own_bytes(spec)
+            if spec.env:
+                key = (user, id(spec.env))
+                held = envs.get(key, 0)
+                envs[key] = held + 1
+                if not held:
+                    size += pairs_bytes(spec.env)
+            sizes[user] = sizes.get(user, 0) + size
 
     def drop(self, user: str, spec: Spec) -> None:
         size = own_bytes(spec)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
@@ -221,3 +221,32 @@ def test_only_what_can_be_read_back_can_be_written():
     for odd in (Both(1), Odd(object())):
         with pytest.raises(TypeError):
             codec.encode(odd)
+
+
+# -- made quickly -----------------------------------------------------------------------------------------------------
+def test_a_decoded_value_is_no_less_frozen_than_a_made_one() -> None:
+    made = spec()
+    read = codec.decode(Spec, codec.encode(made))
+    assert (type(read), read, hash(read.request), repr(read)) == (Spec, made, hash(made.request), repr(made))
+    assert replace(read, name="other") == replace(made, name="other")
+    with pytest.raises(FrozenInstanceError):
+        read.name = "other"  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        del read.name
+    assert not hasattr(read, "__dict__")
+
+
+@pytest.mark.parametrize("wrong", [{}, {"name": "a"}, {**codec.encode(spec()), "colour": "red"}])
+def test_what_lacks_a_field_or_has_one_too_many_is_not_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="argument"):
+        codec.decode(Spec, wrong)
+
+
+def test_equal_small_values_are_one_object_and_are_written_as_they_came() -> None:
+    one, two = codec.decode(Request, {"gpus": 2}), codec.decode(Request, {"gpus": 2})
+    assert one is two
+    for memory in (1, 1.0):
+        written = codec.encode(codec.decode(Request, {"gpus": 1, "memory_gb": memory}))
+        assert str(written["memory_gb"]) == str(memory)
+    for number in range(codec.MOST_SHARED + 10):
+        assert codec.decode(Request, {"gpus": number}).gpus == number

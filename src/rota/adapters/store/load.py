@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Select, select
+from sqlalchemy.exc import DBAPIError
 
 from rota.adapters.store import rows, runrows
 from rota.adapters.store import schema as s
@@ -22,6 +23,7 @@ from rota.core.run import ENDED
 from rota.core.state import State
 from rota.core.usage import Usage
 
+CHUNK = 5_000  # rows decoded in one go
 REMEMBERED = 2_000  # ended runs that predictions learn from
 
 
@@ -104,14 +106,28 @@ def _reservations(connection: Connection, state: State) -> None:
 
 def _runs(connection: Connection, state: State, reader: runrows.RunReader, live: int) -> None:
     columns = [s.runs.c[name] for name in runrows.RUN_COLUMNS]
-    result = connection.execute(select(*columns).where(s.runs.c.live == 1).order_by(s.runs.c.seq))
-    for chunk in result.partitions(5_000):
+    statement = select(*columns).where(s.runs.c.live == 1).order_by(s.runs.c.seq)
+    for chunk in _chunks(connection, statement):
         for run in reader.read_many(chunk):
             if run.state in ENDED:
                 raise Damaged("runs", run.id, f"is {run.state} and yet marked live")
             state.runs[run.id] = run
     if len(state.runs) != live:
         raise Damaged("runs", "live", f"{len(state.runs)} live runs found, {live} were written")
+
+
+def _chunks(connection: Connection, statement: Select[Any]) -> Iterator[list[Any]]:
+    """Yield rows as the driver's own tuples: SQLAlchemy's wrapping of a row takes as long as reading it."""
+    text = str(statement.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True}))
+    result = connection.exec_driver_sql(text)
+    cursor: Any = result.cursor
+    try:
+        while chunk := cursor.fetchmany(CHUNK):
+            yield chunk
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise DBAPIError(None, None, error) from error
+    finally:
+        result.close()
 
 
 def _history(connection: Connection, state: State, reader: runrows.RunReader) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 from zlib import crc32
@@ -28,6 +28,9 @@ RUN_COLUMNS = [
 ]
 # of the columns before the spec, in their order
 _SUMMED = "%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f"
+_make_run = codec.maker(Run)
+# Texts that a reader remembers; where there are more, hardly two are alike.
+MOST_KEPT = 10_000
 _STATES = {str(state): state for state in RunState}
 _IN_COLUMNS = {"seq", "id", "user", "state", "priority", "submitted_at", "ended_at", "spec"}
 _IN_FACTS = {
@@ -133,12 +136,12 @@ def edited_run_row(run: Run, text: SpecText) -> tuple[Any, ...]:
 
 
 class RunReader:
-    """Reads run rows, thousands in one go: equal specs and environments are decoded once and shared, and JSON texts are
-    joined so that the decoder is called once and knows its keys."""
+    """Reads run rows, thousands in one go: equal environments and facts are decoded once, and JSON texts are joined so
+    that the decoder is called once and knows its keys."""
 
     def __init__(self, envs: EnvReader) -> None:
-        self._specs: dict[SpecText, Spec] = {}
         self._envs = envs
+        self._facts: dict[str, dict[str, Any]] = {}
 
     def read(self, row: Row) -> Run:
         return self.read_many([row])[0]
@@ -147,24 +150,29 @@ class RunReader:
         for row in found:
             _verify(row)
         specs = self._read_specs(found)
-        facts = _loads_many([row[10] for row in found], [row[1] for row in found], "facts")
-        return [_run(row, spec, fact) for row, spec, fact in zip(found, specs, facts, strict=True)]
+        facts = self._read_facts(found)
+        return [_run(row, spec, facts[row[10]]) for row, spec in zip(found, specs, strict=True)]
 
     def _read_specs(self, found: Sequence[Row]) -> list[Spec]:
-        texts: list[SpecText] = [(row[7], row[8]) for row in found]
-        if len(self._specs) > 10_000:  # hardly two are alike: do not keep all their texts
-            self._specs.clear()
-        unknown = {text: row[1] for text, row in zip(texts, found, strict=True) if text not in self._specs}
-        self._envs.fetch(env for _, env in unknown)
-        bodies = _loads_many([spec for spec, _ in unknown], list(unknown.values()), "spec")
-        for (text, run_id), body in zip(unknown.items(), bodies, strict=True):
+        bodies = _loads_many([row[7] for row in found], [row[1] for row in found], "spec")
+        self._envs.fetch({row[8] for row in found})
+        specs = []
+        for row, body in zip(found, bodies, strict=True):
             try:
-                if text[1] != "{}":
-                    body["env"] = self._envs.of(text[1])
-                self._specs[text] = codec.decode(Spec, body)
+                if row[8] != "{}":
+                    body["env"] = self._envs.of(row[8])
+                specs.append(codec.decode(Spec, body))
             except UNREADABLE as error:
-                raise Damaged("runs", run_id, f"its spec cannot be read: {error!r}") from error
-        return [self._specs[text] for text in texts]
+                raise Damaged("runs", row[1], f"its spec cannot be read: {error!r}") from error
+        return specs
+
+    def _read_facts(self, found: Sequence[Row]) -> dict[str, dict[str, Any]]:
+        """Return what each text of facts says, those of earlier rows too. It is shared, so nobody may change it."""
+        if len(self._facts) > MOST_KEPT:
+            self._facts.clear()
+        unknown = {row[10]: row[1] for row in found if row[10] not in self._facts}
+        self._facts |= zip(unknown, _loads_many(list(unknown), list(unknown.values()), "facts"), strict=True)
+        return self._facts
 
 
 def _loads_many(texts: list[str], run_ids: list[str], what: str) -> list[Any]:
@@ -183,37 +191,37 @@ def _loads_many(texts: list[str], run_ids: list[str], what: str) -> list[Any]:
 
 
 def _verify(row: Row) -> None:
-    *_, spec, env, spec_sum, facts, facts_sum = row
-    if spec_sum != spec_checksum(row[1], spec, env):
-        raise Damaged("runs", row[1], "its spec is not what was written")
-    if facts_sum != crc32((_SUMMED % tuple(row[:7]) + facts).encode()):
-        raise Damaged("runs", row[1], "its facts are not what was written")
+    seq, run_id, user, state, priority, submitted_at, ended_at, spec, env, spec_sum, facts, facts_sum = row
+    if spec_sum != crc32(f"{run_id}\x1f{spec}\x1f{env}".encode()):
+        raise Damaged("runs", run_id, "its spec is not what was written")
+    if facts_sum != crc32((_SUMMED % (seq, run_id, user, state, priority, submitted_at, ended_at) + facts).encode()):
+        raise Damaged("runs", run_id, "its facts are not what was written")
 
 
-def _run(row: Row, spec: Spec, facts: dict[str, Any]) -> Run:
+def _run(row: Row, spec: Spec, facts: Mapping[str, Any]) -> Run:
     seq, run_id, user, state, priority, submitted_at, ended_at, *_ = row
     try:
+        known = {
+            "id": run_id,
+            "seq": seq,
+            "user": from_column(user),
+            "spec": spec,
+            "state": _STATES[state],
+            "priority": priority,
+            "submitted_at": submitted_at,
+            "ended_at": ended_at,
+            "queued_at": _queued_at(state, submitted_at),
+            **facts,
+        }
         if len(facts) > 2:
             if "waiting_on" in facts:
-                facts["waiting_on"] = tuple([codec.decode(Dependency, item) for item in facts["waiting_on"]])
+                known["waiting_on"] = tuple([codec.decode(Dependency, item) for item in facts["waiting_on"]])
             if "attempt" in facts:
-                facts["attempt"] = codec.decode(Attempt, facts["attempt"])
+                known["attempt"] = codec.decode(Attempt, facts["attempt"])
             if "past" in facts:
-                facts["past"] = tuple([codec.decode(PastAttempt, item) for item in facts["past"]])
+                known["past"] = tuple([codec.decode(PastAttempt, item) for item in facts["past"]])
             if "belief" in facts:
-                facts["belief"] = tuple(facts["belief"])
-        if "queued_at" not in facts:
-            facts["queued_at"] = _queued_at(state, submitted_at)
-        return Run(
-            id=run_id,
-            seq=seq,
-            user=from_column(user),
-            spec=spec,
-            state=_STATES[state],
-            priority=priority,
-            submitted_at=submitted_at,
-            ended_at=ended_at,
-            **facts,
-        )
+                known["belief"] = tuple(facts["belief"])
+        return _make_run(known)
     except UNREADABLE as error:
         raise Damaged("runs", run_id, f"cannot be read: {error!r}") from error

@@ -20,6 +20,7 @@ first that does not fit.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from rota.core.belief import STEPS, bucket, nearness, of_bucket
@@ -50,6 +51,7 @@ def band(policy: Policy, run: Run) -> Band:
     )
 
 
+@lru_cache(maxsize=1 << 12)
 def coarse(seconds: float) -> int:
     """The declared time, by doublings: it only sets a pace, and lanes should be few. Nobody's patience is shorter than
     that of a run of ten minutes: a stream of tiny runs would pass whoever has a reservation, one by one."""
