@@ -73,7 +73,8 @@ class TestConnections:
     def test_whoever_has_the_same_ends_later_is_not_taken_for_the_peer(self) -> None:
         """A caller that vanished by a reset frees its port at once, while its request is still with us."""
         with socket.create_server(("127.0.0.1", 0)) as listening:
-            caller = socket.create_connection(listening.getsockname())
+            # from an address of its own: nobody else on the machine takes the port meanwhile
+            caller = socket.create_connection(listening.getsockname(), source_address=("127.0.0.77", 0))
             ours, _ = listening.accept()
             caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             near = caller.getsockname()

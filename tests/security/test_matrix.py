@@ -136,7 +136,8 @@ def routes() -> Iterator[str]:
 
 
 def _walk(found: Any, before: str) -> Iterator[str]:
-    for route in found:
+    for declared in found:
+        route = getattr(declared, "made", declared)  # most are made by the first request for them
         inner = getattr(route, "original_router", None)
         if inner is not None:
             yield from _walk(inner.routes, before)
