@@ -19,6 +19,7 @@ def deaf(asker: Server | Person, gpus: int = 1, command: str = DEAF, **more: Any
     body = {"name": "deaf", "command": command, "workdir": "/", "gpu_count": gpus, "auto_start": True, **more}
     run_id: str = asker.post("/runs", body).ok()["id"]
     until(lambda: "ready" in asker.get(f"/runs/{run_id}/logs").ok()["content"], "it ignores the signals")
+    until(lambda: status(asker, run_id) == "running", "its start is recorded")
     return run_id
 
 
@@ -99,16 +100,16 @@ def test_what_was_found_from_outside(make_server: MakeServer) -> None:
 # -- overdue runs are named -------------------------------------------------------------------------------------------
 def test_a_reservation_names_who_is_past_its_limit_and_so_do_explain_and_eta(make_server: MakeServer) -> None:
     server = make_server(nodes=1, gpus=2)
-    run_id = deaf(server, 2, grace_seconds=300, time_limit_seconds=1)
+    run_id = deaf(server, 2, grace_seconds=300, time_limit_seconds=8)
     began = server.get(f"/runs/{run_id}").ok()["started_at"]
-    until(lambda: time.time() > began + 1.5, "its limit is over")
+    until(lambda: time.time() > began + 8.5, "its limit is over")
     made = server.post("/reservations", {"gpus": 2, "for_seconds": 3600, "user": "ben"}).ok()
     (one,) = server.get("/reservations").ok()
     assert (one["id"], one["blocked_by"]) == (made["id"], [run_id])
     (held,) = one["overdue"]
     assert held["run_id"] == run_id
-    assert held["since"] == pytest.approx(began + 1, abs=1.0)
-    assert held["until"] == pytest.approx(began + 301, abs=1.0) == one["ready_at"]
+    assert held["since"] == pytest.approx(began + 8, abs=1.0)
+    assert held["until"] == pytest.approx(began + 308, abs=1.0) == one["ready_at"]
     assert "is past its time limit" in held["text"] and f"rota cancel --now {run_id}" in held["text"]
 
     body = {"name": "w", "command": "true", "gpu_count": 1, "auto_start": True, "user": "ben"}
