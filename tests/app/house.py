@@ -74,6 +74,8 @@ class House:
     def open(self) -> House:
         with ExitStack() as stack:
             stack.enter_context(patch.object(rota.main, "_accounts", lambda settings: self.accounts))
+            # Nothing is foretold, and so written down, unasked: a slow test must not find more than it did.
+            stack.enter_context(patch.object(rota.main, "SAMPLE_EVERY_S", 3600.0))
             if self.clock is not None:
                 stack.enter_context(patch.object(rota.main, "SystemClock", self.clock))
             if self.wrap is not None:
@@ -155,6 +157,10 @@ class House:
         finally:
             done.set()
             held.result(PATIENCE_S)
+
+    def settled(self) -> None:
+        """Whatever was sent before is done, and everybody who listens was told of it."""
+        self.loop.call(lambda desk: None).result(PATIENCE_S)
 
     # -- looking ----------------------------------------------------------------------------------------------------
     def run(self, run_id: str) -> Run:

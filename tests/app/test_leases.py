@@ -24,12 +24,15 @@ from unittest.mock import patch
 
 import pytest
 
+import rota.main
 from rota.adapters.clock import ManualClock
 from rota.adapters.processes import LinuxProcesses
 from rota.app import leases as module
+from rota.app import loop as loop_module
 from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, EndLease, Hold, Pause, Rerun, Resume, Submit, Withdraw
 from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Unavailable
+from rota.app.later import Later
 from rota.app.leases import Asked, Caller, Leases, NotAlive
 from rota.app.ports import RunFilter
 from rota.app.service import Service
@@ -294,7 +297,7 @@ def test_who_leaves_loses_its_place_and_who_dies_too(house, person):
 
 def test_leaving_after_it_was_given_changes_nothing(house, person):
     asked = ask(house, person(), 2)
-    run_id = asked.granted.result(PATIENCE_S).run_id
+    run_id = house.in_state(asked.granted.result(PATIENCE_S).run_id, S.RUNNING)
     asked.leave()
     house.wait(house.submit("true"))
     assert house.run(run_id).state is S.RUNNING
@@ -391,15 +394,18 @@ def test_the_same_key_is_the_same_lease_waiting_or_given(house, person):
 def test_a_client_that_lost_its_connection_keeps_its_place(house, person):
     holder, process = person(), person()
     given(house, holder, 8)
-    first = ask(house, process, 8, "k")
-    behind = ask(house, person(), 8)
-    until(lambda: len(waits(house)) == 2, "two wait")
-    first.leave()
-    again = ask(house, process, 8, "k")
-    time.sleep(module.LINGER_S + 0.5)  # longer than it would have been kept
-    end(holder)
-    assert len(again.granted.result(PATIENCE_S).gpus) == 8
-    assert not behind.granted.done()
+    with with_deadlines(house) as (made, later):
+        first = made.ask(Caller(ANN, 0), process.pid, 8, "k")
+        behind = made.ask(Caller(ANN, 0), person().pid, 8)
+        until(lambda: len(waits(house)) == 2, "two wait")
+        first.leave()
+        expire = later.acts[-1]
+        again = made.ask(Caller(ANN, 0), process.pid, 8, "k")
+        expire()  # the time for which it would have been kept is over
+        house.settled()
+        end(holder)
+        assert len(again.granted.result(PATIENCE_S).gpus) == 8
+        assert not behind.granted.done()
 
 
 def test_and_loses_it_when_it_does_not_come_back(house, person):
@@ -581,6 +587,39 @@ def test_who_waits_when_the_server_stops_is_told_and_comes_back_to_its_place(hou
     assert not behind.granted.done()
 
 
+class Patient(Later):
+    """The time that clients have to come back after a start is over when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.acts: list[Callable[[], None]] = []
+
+    def __call__(self, delay_s: float, act: Callable[[], None]) -> Callable[[], None]:
+        if delay_s != module.REJOIN_S:
+            return super().__call__(delay_s, act)
+        self.acts.append(act)
+        return lambda: self.acts.remove(act)
+
+
+def open_out_of_time(house: House) -> Callable[[], None]:
+    """Open it; the answer ends the time for which it waits for the clients of the last server."""
+    made: list[Patient] = []
+
+    def make() -> Patient:
+        made.append(Patient())
+        return made[-1]
+
+    with patch.object(rota.main, "Later", make):
+        house.open()
+
+    def over() -> None:
+        assert made[0].acts
+        for act in list(made[0].acts):
+            act()
+
+    return over
+
+
 def test_who_does_not_come_back_is_struck_off_and_the_dead_at_once(house, person):
     given(house, person(), 8)
     dying = person()
@@ -589,10 +628,10 @@ def test_who_does_not_come_back_is_struck_off_and_the_dead_at_once(house, person
     until(lambda: len(waits(house)) == 2, "two wait")
     house.close()
     end(dying)
-    with patch.object(module, "REJOIN_S", 3.0):
-        house.open()
+    out_of_time = open_out_of_time(house)
     until(lambda: len(waits(house)) == 1, "the dead one is gone")
     (left,) = waits(house)
+    out_of_time()
     until(lambda: house.run(left.id).state is S.CANCELLED, "the other had its time")
     assert house.run(left.id).why == "its client did not come back"
 
@@ -604,9 +643,10 @@ def test_what_is_given_to_nobody_goes_back(house, person):
     ask(house, away, 8, "k")
     (run,) = until(lambda: waits(house), "one waits")
     house.close()
-    with patch.object(module, "REJOIN_S", 2.0):
-        house.open()
+    out_of_time = open_out_of_time(house)
     end(holder)
+    until(lambda: not waits(house), "its turn has come, and nobody is there")
+    out_of_time()
     assert house.wait(run.id).state is S.SUCCEEDED
     assert away.poll() is None
     assert house.free() == 8
@@ -682,7 +722,7 @@ def test_a_server_killed_with_9_loses_no_lease_and_keeps_no_dead_one(build, pers
     assert house.free() == 5
     (waits_on,) = (run.id for run in waits(house))
     rejoined = ask(house, waiting, 8, f"key{waiting.pid}")
-    settled(house)
+    house.settled()
     assert set(house.rota.view().runs) == {kept, waits_on}, "it joined what was waiting"
     end(staying)
     grant = rejoined.granted.result(PATIENCE_S)
@@ -690,11 +730,6 @@ def test_a_server_killed_with_9_loses_no_lease_and_keeps_no_dead_one(build, pers
 
 
 # -- schedules that are rare, forced -----------------------------------------------------------------------------------
-def settled(house: House) -> None:
-    """Whatever was sent before is done, and everybody was told of it."""
-    house.loop.call(lambda desk: None).result(PATIENCE_S)
-
-
 class Deadlines:
     """Instead of the clock: what is due is done when the test says so, also when it was called off too late."""
 
@@ -722,7 +757,7 @@ def test_a_grant_that_comes_before_its_asker_listens_is_not_lost(house, person):
         sent: Future[Any] = send(who, command)
         if isinstance(command, Submit):
             sent.result(PATIENCE_S)
-            settled(house)  # it is granted, and told, before anybody has asked to hear of it
+            house.settled()  # it is granted, and told, before anybody has asked to hear of it
         return sent
 
     with patch.object(house.rota, "send", slow):
@@ -740,10 +775,10 @@ def test_who_comes_back_as_its_time_runs_out_keeps_what_it_was_told_it_has(house
         expire = later.acts[-1]
         end(holder)
         until(lambda: not waits(house), "its turn has come, and nobody is there")
-        settled(house)
+        house.settled()
         grant = made.ask(Caller(ANN, 0), process.pid, 8, "k").granted.result(PATIENCE_S)
         expire()  # was on its way already
-        settled(house)
+        house.settled()
         assert house.run(grant.run_id).attempt.stop is None
         assert made.ask(Caller(ANN, 0), process.pid, 8, "k").granted.result(PATIENCE_S) == grant
 
@@ -791,7 +826,11 @@ def test_a_server_starts_and_works_where_no_process_can_be_watched(house, person
     def no_descriptor(self: LinuxProcesses, wanted: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    with patch.object(LinuxProcesses, "_open", no_descriptor), patch.object(module, "WATCH_AGAIN_S", 0.05):
+    with (
+        patch.object(LinuxProcesses, "_open", no_descriptor),
+        patch.object(module, "WATCH_AGAIN_S", 0.05),
+        patch.object(loop_module, "RECONCILE_S", 0.5),  # when the holder's end is looked for
+    ):
         house.open()
         assert house.run(held).state in (S.STARTING, S.RUNNING)
         assert house.wait(house.submit("true", 0)).state is S.SUCCEEDED, "jobs notice nothing of it"

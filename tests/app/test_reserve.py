@@ -64,8 +64,9 @@ def test_without_a_start_it_begins_at_once(house: House) -> None:
     assert made.end - made.start == 90.0
     until: Reservation = house.do(Reserve(1, end=made.end + 0.5), ANN)
     assert until.end == made.end + 1, "whole seconds"
+    before = house.rota.now()
     just_now = reserve(house, in_s=-30.0)
-    assert just_now.start > house.rota.now() - 5, "what the caller's clock calls now"
+    assert just_now.start > before - 2, "what the caller's clock calls now"
 
 
 def test_an_agent_reserves_for_its_person_and_an_admin_for_anybody(house: House) -> None:
@@ -249,7 +250,7 @@ def test_when_its_time_is_over_it_goes_by_itself(build: Build) -> None:
     house.clock = lambda: clock
     house.open()
     first, second = house.do(Reserve(1, length_s=60.0), ANN), reserve(house)
-    clock.ahead_s = 59.0
+    clock.ahead_s = 30.0
     house.loop.call(expire).result(PATIENCE_S)
     assert live(house) == [first.id, second.id]
     clock.ahead_s = 61.0

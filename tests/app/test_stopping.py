@@ -108,16 +108,16 @@ def test_who_cannot_save_says_so_and_keeps_nothing(small):
 
 def test_a_limit_warns_before_it_kills(house):
     line = "trap 'echo warned' USR2; echo ready; while :; do sleep 0.01; done"
-    run = house.wait(house.submit(line, time_limit_s=1.6, warn_signal=USR2, warn_s=0.6))
+    run = house.wait(house.submit(line, time_limit_s=4.0, warn_signal=USR2, warn_s=1.5))
     assert house.output(run.id) == "ready\nwarned\n"
     assert (run.state, run.past[-1].exit.cause) == (RunState.FAILED, Cause.TIME_LIMIT)
-    assert run.why == "time limit of 1.6 s reached; it had been warned"
+    assert run.why == "time limit of 4 s reached; it had been warned"
 
 
 def test_who_leaves_at_the_warning_has_the_last_word(house):
     """By its checkpoint signal, since that is no TERM: nothing was said of a warning."""
     line = "trap 'exit 75' USR2; while :; do sleep 0.01; done"
-    run = house.wait(house.submit(line, time_limit_s=20.0, checkpoint_signal=USR2, warn_s=18.5))
+    run = house.wait(house.submit(line, time_limit_s=600.0, checkpoint_signal=USR2, warn_s=597.5))
     assert (run.state, run.past[-1].exit.code) == (RunState.FAILED, 75)
     assert run.why == "exit code 75; it had been warned of its time limit"
 

@@ -208,6 +208,7 @@ def test_the_tally_counts_what_ended_and_what_lives(house):
     running = house.running()
     cancelled = house.submit("true", held=True)
     house.do(Cancel(cancelled), ANN)
+    house.settled()
     tally = house.rota.tally()
     wanted = {"held": 1, "running": 1, "succeeded": 3, "failed": 1, "cancelled": 1}
     assert {state.value: count for state, count in tally.counts.items() if count} == wanted
@@ -219,10 +220,12 @@ def test_the_tally_counts_what_ended_and_what_lives(house):
     assert tally.counts == house.store.counts()
     for archived in (done[0], running):
         house.do(Archive(archived), ANN)
+    house.settled()
     assert house.rota.tally().counts == house.store.counts()
     assert house.rota.tally().counts[RunState.RUNNING] == 0
     house.do(Archive(running, archived=False), ANN)
     house.do(Archive(done[0], archived=False), ANN)
+    house.settled()
     assert house.rota.tally().counts == tally.counts
 
 
