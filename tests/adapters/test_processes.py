@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from rota.adapters.processes import LinuxProcesses
 from rota.core.run import Holder
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -49,6 +50,16 @@ def sleepers() -> Iterator[Sleepers]:
         process.communicate()
 
 
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """More than a shell gives its programs on many machines."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4096 if hard == resource.RLIM_INFINITY else min(hard, 4096)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def holder_of(processes: LinuxProcesses, process: subprocess.Popen[bytes]) -> Holder:
     seen = processes.look(process.pid)
     assert seen is not None
@@ -61,7 +72,8 @@ def descriptors() -> int:
 
 def until_it_sleeps(pid: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
+    # its name is that of the new program a moment before its command line is
+    while Path(f"/proc/{pid}/comm").read_text() != "sleep\n" or not Path(f"/proc/{pid}/cmdline").read_bytes():
         assert time.monotonic() < deadline, "bash never became sleep"
         time.sleep(0.002)
 
@@ -188,7 +200,7 @@ def test_a_receiver_that_fails_does_not_deafen_the_others(processes, sleepers, c
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_no_descriptor_is_left_behind(sleepers):
+def test_no_descriptor_is_left_behind(sleepers, many_descriptors):
     before = descriptors()
     processes = LinuxProcesses()
     process = sleepers.start()
@@ -205,7 +217,7 @@ def test_no_descriptor_is_left_behind(sleepers):
     processes.watch(holder, gone.release)
     assert gone.acquire(timeout=PATIENCE_S)
     processes.close()
-    assert descriptors() == before
+    assert descriptors() <= before
     assert not gone.acquire(blocking=False)
 
 

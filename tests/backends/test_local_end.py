@@ -71,29 +71,32 @@ def test_nothing_is_left_after_a_cancel(
 
 
 def test_a_polite_end_reaches_every_process_and_a_message_only_the_program(
-    rig: LocalRig, backend: LocalBackend, reports: Reports
+    rig: LocalRig, backend: LocalBackend, reports: Reports, tmp_path: Path
 ) -> None:
-    helper = "setsid sh -c 'trap \"echo helper TERM; exit\" TERM; echo up; while :; do sleep 0.01; done' &"
-    main = "trap 'echo main USR1' USR1; trap 'sleep 0.2; exit 4' TERM; while :; do sleep 0.01; done"
-    order = rig.order("succeed", argv=("sh", "-c", f"{helper} {main}"))
+    heard = tmp_path / "heard"
+    helper = f"trap 'echo helper TERM; : >{heard}; exit' TERM; echo helper up; while :; do sleep 0.01; done"
+    main = f"trap 'echo main USR1' USR1; trap 'until [ -e {heard} ]; do sleep 0.01; done; exit 4' TERM; echo main up"
+    script = f'setsid sh -c "$0" & {main}; while :; do sleep 0.01; done'
+    order = rig.order("succeed", argv=("sh", "-c", script, helper))
     backend.launch(order)
 
-    def said(text: str) -> bool:
+    def said(text: str, order: LaunchOrder = order) -> bool:
         return text in backend.read_log(order.attempt_id, 0, 10_000).content.decode()
 
-    wait_for(lambda: said("up"), "the helper")
+    wait_for(lambda: said("main up") and said("helper up"), "both have set their traps")
     backend.stop(order.attempt_id, StopOrder("preempted", signal.SIGUSR1, 3600))
     wait_for(lambda: said("main USR1"), "the checkpoint signal")
     assert backend.observe(order.attempt_id) == Live(rig.start_of(reports, order).pid)
     backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0))
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
 
-    second = rig.order("succeed", argv=("sh", "-c", f"{helper} {main}"))
+    assert not heard.exists()
+    second = rig.order("succeed", argv=("sh", "-c", script, helper))
     backend.launch(second)
-    wait_for(lambda: b"up" in backend.read_log(second.attempt_id, 0, 100).content, "the second helper")
+    wait_for(lambda: said("main up", second) and said("helper up", second), "both once more")
     backend.stop(second.attempt_id, StopOrder("cancelled"))
     assert rig.end_of(reports, second).code == 4
-    assert b"helper TERM" in backend.read_log(second.attempt_id, 0, 10_000).content
+    assert said("helper TERM", second)
 
 
 def test_a_stopped_process_is_cancelled_too(rig: LocalRig, backend: LocalBackend, reports: Reports) -> None:
@@ -186,12 +189,13 @@ def test_a_server_killed_outright_loses_nothing(rig: LocalRig, reports: Reports)
         "import sys, time; from pathlib import Path; from rota.adapters.backends.local import LocalBackend\n"
         "from rota.app.ports import LaunchOrder, Task\n"
         "b = LocalBackend(Path(sys.argv[1]), cgroups=sys.argv[2] == 'True'); b.open(lambda r: print(r, flush=True))\n"
-        "argv = ('sh', '-c', 'sleep 0.5; echo over; exit 9')\n"
+        "argv = ('sh', '-c', f'read x <{sys.argv[3]}; echo over; exit 9')\n"
         "b.launch(LaunchOrder('a7c3b6d11f02-1', argv, {'PATH': '/usr/bin:/bin'}, '/', (Task('here', ()),)))\n"
         "time.sleep(100)"
     )
-    source = str(Path(records.__file__).parents[3])
-    argv = [sys.executable, "-c", code, str(rig.root / "backend"), str(rig.settings["cgroups"])]
+    source, gate = str(Path(records.__file__).parents[3]), rig.root / "gate"
+    os.mkfifo(gate)
+    argv = [sys.executable, "-c", code, str(rig.root / "backend"), str(rig.settings["cgroups"]), str(gate)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": source}) as server:
         assert server.stdout is not None
         assert server.stdout.readline().startswith("Started")
@@ -200,6 +204,7 @@ def test_a_server_killed_outright_loses_nothing(rig: LocalRig, reports: Reports)
     backend.open(reports)
     try:
         assert isinstance(backend.observe("a7c3b6d11f02-1"), Live)
+        gate.write_text("go\n")
         end = wait_for(lambda: reports.exit("a7c3b6d11f02-1"), "the end")
         assert (end.cause, end.code) == (Cause.EXITED, 9)
         assert backend.read_log("a7c3b6d11f02-1", 0, 100).content == b"over\n"

@@ -44,13 +44,17 @@ def persistent(mark: str) -> Iterator[subprocess.Popen[bytes]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def deserted(rig: LocalRig, reports: Reports, account: str | None, script: str = "exec sleep 1000") -> LaunchOrder:
-    """An attempt whose supervisor was killed while no server was there."""
+def deserted(
+    rig: LocalRig, reports: Reports, account: str | None, script: str = "exec sleep 1000", processes: int = 1
+) -> LaunchOrder:
+    """An attempt of so many processes whose supervisor was killed while no server was there."""
     backend = rig.backend()
     backend.open(reports)
     order = rig.order("succeed", argv=("sh", "-c", script), workdir="/", account=account)
     backend.launch(order)
     rig.start_of(reports, order)
+    uid = os.getuid() if account is None else pwd.getpwnam(account).pw_uid
+    wait_for(lambda: len(procs.marked(order.attempt_id, uid)) == processes, "all its processes")
     record = records.read(str(rig.path(order.attempt_id, "pid")))
     assert record is not None
     backend.close()
@@ -84,7 +88,7 @@ def test_what_an_attempt_left_behind_as_its_own_account_is_swept_by_its_mark(
     rig: LocalRig, reports: Reports, recorded: bool
 ) -> None:
     """Its supervisor is dead, and so is the zygote that would have taken in what has slipped away."""
-    order = deserted(rig, reports, OWNER, "setsid sleep 1000 & setsid sleep 1000 & exec sleep 1000")
+    order = deserted(rig, reports, OWNER, "setsid sleep 1000 & setsid sleep 1000 & exec sleep 1000", 3)
     if not recorded:
         path = rig.path(order.attempt_id, "pid")
         record = json.loads(path.read_text())

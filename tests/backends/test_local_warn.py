@@ -133,7 +133,7 @@ def test_the_warning_comes_without_a_server(rig: LocalRig, reports: Reports) -> 
     first = rig.backend()
     first.open(reports)
     argv = ("sh", "-c", "trap 'echo saved; exit 0' USR1; echo ready; while :; do sleep 0.01; done")
-    order = launched(rig, first, argv, time_limit_s=60.0, warn_signal=signal.SIGUSR1, warn_s=58.5)
+    order = launched(rig, first, argv, time_limit_s=60.0, warn_signal=signal.SIGUSR1, warn_s=57.5)
     first.close()
     later = Reports()
     second = rig.backend()
@@ -149,7 +149,7 @@ def test_the_warning_comes_without_a_server(rig: LocalRig, reports: Reports) -> 
 
 def test_after_a_warning_the_limit_still_ends_it(rig: LocalRig, backend: LocalBackend, reports: Reports) -> None:
     argv = ("sh", "-c", "trap 'echo go on' USR1; echo ready; while :; do sleep 0.01; done")
-    order = launched(rig, backend, argv, time_limit_s=1.6, warn_signal=signal.SIGUSR1, warn_s=0.6)
+    order = launched(rig, backend, argv, time_limit_s=4.0, warn_signal=signal.SIGUSR1, warn_s=1.5)
     end = rig.end_of(reports, order)
     assert (end.cause, end.signal, end.warned) == (Cause.TIME_LIMIT, signal.SIGTERM, True)
     assert said(backend, order) == "ready\ngo on\n", "once"

@@ -79,7 +79,7 @@ class Postgres:
         self._wait_until_up()
 
     def _wait_until_up(self) -> None:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while True:
             try:
                 psycopg.connect(self.url()).close()
@@ -92,7 +92,7 @@ class Postgres:
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(30)
+            self._process.wait(60)
             self._process = None
 
     def __exit__(

@@ -16,12 +16,14 @@ from tests.crash.scripts import ME, job, server, until
 
 
 def main(disk: str, marks: str) -> None:
-    ballast = Path(disk) / "ballast"
+    ballast, gate = Path(disk) / "ballast", Path(marks).with_name("gate")
     ballast.write_bytes(b"\0" * (3 << 20))
     accepted: list[str] = []
     facts: dict[str, object] = {}
     with server(f"{disk}/data", disk_floor_mb=0) as service:
-        steady = service.do(ME, Submit(job(marks, "; sleep 5; echo still here", gpus=8)))
+        steady = service.do(
+            ME, Submit(job(marks, f"; until test -e {gate}; do sleep 0.1; done; echo still here", gpus=8))
+        )
         accepted.append(steady.id)
         until(lambda: service.run(steady.id).state == "running")
         held = Submit(job(marks), held=True)
@@ -35,6 +37,7 @@ def main(disk: str, marks: str) -> None:
         facts["refused again"] = _refused(service, held)
         ballast.unlink()
         until(lambda: not _refused(service, held), 60)
+        gate.touch()  # only now: while the disk is full a job's words are lost as well
         again = service.do(ME, Submit(job(marks)))
         facts["after"] = str(service.wait(again.id, 60).state)
         facts["steady"] = str(service.wait(steady.id, 60).state)
