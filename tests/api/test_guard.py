@@ -248,11 +248,11 @@ class TestBody:
     def test_waiting_for_the_client_to_leave_has_no_end(self, shared: House) -> None:
         async def patient(scope: Any, receive: Any, send: Any) -> None:
             assert (await receive())["type"] == "http.request"
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.5)
             assert (await receive())["type"] == "http.disconnect"
             await echo_nothing(send)
 
-        assert call(Guard(patient, with_settings(shared, request_seconds=0.05)), headers=SESAME).status == 204
+        assert call(Guard(patient, with_settings(shared, request_seconds=0.3)), headers=SESAME).status == 204
 
 
 async def echo_nothing(send: Any) -> None:

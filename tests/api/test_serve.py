@@ -41,18 +41,29 @@ def talk(what: Talk) -> None:
 
 
 @pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is cut off for being slow, as a machine may be, but by a test that is about it."""
+    monkeypatch.setattr(serve._Connection, "patience", serve.Patience(60.0, 60.0))
+
+
+@pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve._Connection, "patience", serve.Patience(0.2, 0.3))
 
 
-def test_who_says_nothing_is_not_waited_for() -> None:
+@pytest.fixture
+def hasty_with_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve._Connection, "patience", serve.Patience(60.0, 0.3))
+
+
+def test_who_says_nothing_is_not_waited_for(hasty: None) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.read() == b""
 
     talk(silent)
 
 
-def test_nor_who_says_half_a_head() -> None:
+def test_nor_who_says_half_a_head(hasty: None) -> None:
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD)
         assert await reader.read() == b""
@@ -60,7 +71,7 @@ def test_nor_who_says_half_a_head() -> None:
     talk(half)
 
 
-def test_nor_half_of_a_second_one() -> None:
+def test_nor_half_of_a_second_one(hasty_with_heads: None) -> None:
     """A first good request buys no time for the next."""
 
     async def second(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,7 +83,7 @@ def test_nor_half_of_a_second_one() -> None:
     talk(second)
 
 
-def test_nor_a_body_that_nobody_wants_any_more() -> None:
+def test_nor_a_body_that_nobody_wants_any_more(hasty_with_heads: None) -> None:
     async def rest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + b"content-length: 1000000\r\n\r\n")
         assert b"200 OK" in await reader.readuntil(b"\r\n\r\nOK")

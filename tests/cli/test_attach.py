@@ -55,7 +55,7 @@ def test_a_word_typed_into_a_run_with_a_terminal(shell: Shell, tmp_path: Path) -
 
 
 def test_a_run_without_a_terminal_says_what_to_do(shell: Shell) -> None:
-    with shell.start("local", "--simulate", "1x1", "--", "sleep", "30") as process:
+    with shell.start("local", "--simulate", "1x1", "--", "sleep", "1000") as process:
         run_id = wait_for(lambda: run_id_of(shell), "the run to be running")
         with terminal() as (_, stdin):
             answer = shell.rota("attach", run_id, stdin=stdin)
@@ -79,7 +79,7 @@ def test_an_unknown_run(shell: Shell) -> None:
 def test_the_tmux_session_that_the_environment_names(shell: Shell, tmp_path: Path, name: str) -> None:
     (tmp_path / "tmux").mkdir(mode=0o700)
     env = {**shell.env, "TMUX_TMPDIR": str(tmp_path / "tmux")}
-    with shell.start("local", "--simulate", "1x1", "--terminal", "--", "sleep", "30") as process:
+    with shell.start("local", "--simulate", "1x1", "--terminal", "--", "sleep", "1000") as process:
         run_id = wait_for(lambda: run_id_of(shell), "the run to be running")
         bad = shell.rota("attach", "--tmux", run_id, env={**env, name: "a:b"})
         answer = shell.rota("attach", "--tmux", run_id, env={**env, name: "research agent"})

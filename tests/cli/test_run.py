@@ -208,7 +208,7 @@ def test_what_is_ignored_for_us_stays_ignored(box: Lab) -> None:
 
 
 def test_the_timeout_ends_the_waiting_and_not_the_command(box: Lab) -> None:
-    assert box.run(*RUN, "--timeout", "1s", "sleep", "1.5").returncode == 0
+    assert box.run(*RUN, "--timeout", "3s", "sleep", "3.5").returncode == 0
     box.until_queue(running=0)
     hold(box)
     ended = box.run(*RUN, "--timeout", "0.3s", "echo", "never")

@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -57,7 +58,8 @@ class Server:
         self.house = House(where / "house", nodes, gpus)  # opened only at the end, to judge
         self.data = self.house.data
         self.log = where / "server.log"
-        self.port, self.lease_port = free_ports(2)
+        self.port, self.lease_port = ports = HeldPorts(2)
+        weakref.finalize(self, ports.close)
         self.url, self.lease_url = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.lease_port}"
         self.token: str | None = None  # sent with every call
         self.argv = [*PROGRAM, "serve", "--host", "127.0.0.1", "--port", str(self.port)]
@@ -202,16 +204,26 @@ def parse(text: bytes) -> Answer:
     return Answer(status, {name.lower(): value.strip() for name, _, value in pairs}, body)
 
 
-def free_ports(count: int) -> list[int]:
-    """Numbers nobody listens on now; all are held until the last is found, so they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for made in sockets:
-            made.bind(("127.0.0.1", 0))
-        return [made.getsockname()[1] for made in sockets]
-    finally:
-        for made in sockets:
-            made.close()
+class HeldPorts:
+    """Numbers of ports that nobody else gets before `close`, and that a server can listen on, again and again.
+
+    A socket that may share its address and does not listen keeps a port: the kernel gives it to nobody who asks for any
+    port, and lets a server have it that asks for this one. (A port that is only looked up may be another's by the time
+    the server has started.)
+    """
+
+    def __init__(self, count: int) -> None:
+        self._sockets = [socket.socket() for _ in range(count)]
+        for one in self._sockets:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("127.0.0.1", 0))
+
+    def __iter__(self) -> Iterator[int]:
+        return (one.getsockname()[1] for one in self._sockets)
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
 
 
 def within(seconds: float) -> float:

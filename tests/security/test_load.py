@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.house import SOURCES
-from tests.doors.server import PROGRAM, free_ports
+from tests.doors.server import PROGRAM, HeldPorts
 from tests.security.kit import SHARED, Lab, ask
 from tests.security.test_matrix import JOB, RUN
 
@@ -105,14 +105,15 @@ def test_slow_and_silent_clients_disturb_nobody(make_lab: Callable[..., Lab]) ->
 def test_who_guesses_is_slowed_down_and_who_was_right_goes_on(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab()
     assert lab.ask("GET", "/whoami", by="ann").status == 200
+    began = time.monotonic()
     answers = [ask(lab.port, "GET", "/whoami", token=f"guess-{number}") for number in range(30)]
-    statuses = [answer.status for answer in answers]
-    assert statuses[:10] == [401] * 10
-    assert statuses[12:] == [429] * 18, "one more may come back every six seconds"
-    assert answers[-1].header("retry-after") == "60"
-    logins = [ask(lab.port, "POST", "/login", {"code": f"guess-{n}"}) for n in range(3)]
-    logins += [ask(lab.port, "GET", "/login?code=guess")]
-    assert [(answer.status, answer.header("retry-after")) for answer in logins] == [(429, "60")] * 4
+    assert [answer.status for answer in answers[:10]] == [401] * 10
+    answers += [ask(lab.port, "POST", "/login", {"code": f"guess-{n}"}) for n in range(3)]
+    answers += [ask(lab.port, "GET", "/login?code=guess")]
+    refused = [answer for answer in answers if answer.status != 401]
+    assert {(answer.status, answer.header("retry-after")) for answer in refused} == {(429, "60")}
+    come_back = int((time.monotonic() - began) / 6)
+    assert len(answers) - len(refused) <= 10 + come_back, "one more may come back every six seconds"
     assert lab.ask("GET", "/whoami", by="ann").status == 200
     assert lab.ask("POST", "/runs?dry_run=true", RUN).status == 200, (
         "nor is the shared token shut out: it was right before"
@@ -124,10 +125,10 @@ def test_who_guesses_is_slowed_down_and_who_was_right_goes_on(make_lab: Callable
 
 def test_after_a_restart_a_guesser_shuts_out_nobody_but_the_shared_token(make_lab: Callable[..., Lab]) -> None:
     """The shared one may be a word that somebody made up: over the limit, a right guess must look like a wrong one."""
-    lab = make_lab()
+    lab = make_lab(env={"ROTA_LOGIN_TRIES": "1"})  # a minute: also on a slow machine none comes back meanwhile
     lab.stop()
     lab.start()
-    for number in range(15):
+    for number in range(5):
         ask(lab.port, "GET", "/whoami", token=f"guess-{number}")
     assert {lab.ask("GET", "/whoami", by=by).status for by in ("ann", "ben", "eve", "root")} == {200}
     assert lab.ask("GET", "/whoami").status == 429
@@ -135,10 +136,10 @@ def test_after_a_restart_a_guesser_shuts_out_nobody_but_the_shared_token(make_la
 
 
 def test_an_agent_has_a_budget_of_calls(make_lab: Callable[..., Lab]) -> None:
-    lab = make_lab(env={"ROTA_AGENT_CALLS": "60"})
+    lab = make_lab(env={"ROTA_AGENT_CALLS": "6"})
     answers = [lab.ask("GET", "/whoami", by="bot") for _ in range(30)]
     statuses = [answer.status for answer in answers]
-    assert statuses[:12] == [200] * 12
+    assert statuses[:10] == [200] * 10
     assert 429 in statuses
     refused = next(answer for answer in answers if answer.status == 429)
     assert int(refused.header("retry-after")) >= 1
@@ -148,7 +149,7 @@ def test_an_agent_has_a_budget_of_calls(make_lab: Callable[..., Lab]) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
 def test_it_does_not_listen_to_everybody_without_a_token(tmp_path: Path, host: str) -> None:
-    port, lease = free_ports(2)
+    port, lease = ports = HeldPorts(2)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SOURCES}
     argv = [
         *PROGRAM,
@@ -171,6 +172,7 @@ def test_it_does_not_listen_to_everybody_without_a_token(tmp_path: Path, host: s
     assert "Traceback" not in said
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", port), timeout=60).close()
+    ports.close()
 
 
 def test_by_default_it_listens_on_loopback_alone(make_lab: Callable[..., Lab]) -> None:

@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 
 from rota.api.tokens import hash_of
 from tests.app.house import SOURCES, locked, until
-from tests.doors.server import PROGRAM, free_ports
+from tests.doors.server import PROGRAM, HeldPorts
 from tests.security.kit import SHARED, Lab, ask, processes
 from tests.security.test_matrix import JOB, RUN, TABLE
 
@@ -192,7 +192,7 @@ def test_on_disk_tokens_are_hashes_and_environments_are_the_servers_alone(story:
 
 def test_the_first_token_is_in_a_file_of_ones_own(tmp_path: Path) -> None:
     """`rota up` prints where it lies and a link that is good once; the token itself is shown nowhere."""
-    port, lease = free_ports(2)
+    port, lease = ports = HeldPorts(2)
     argv = [*PROGRAM, "up", "--port", str(port), "--lease-port", str(lease), "--data-dir", str(tmp_path / "data")]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SOURCES}
     log = tmp_path / "log"
@@ -216,6 +216,7 @@ def test_the_first_token_is_in_a_file_of_ones_own(tmp_path: Path) -> None:
         finally:
             up.terminate()
             up.wait(60)
+            ports.close()
 
 
 @pytest.mark.parametrize(
