@@ -131,16 +131,18 @@ class Window:
             self.archived: set[str] = set()
             self.policy = state.policy
             self._nodes_changed = -1
-            # Where most runs stand is known: their lanes and keys are the scheduler's.
-            for lane, key, run_id in state.queue.entries():
-                self.lines.setdefault((lane.user, lane.band), []).append((key, run_id))
+            live = [run for run in state.runs.values() if run.state not in ENDED]
+            self.runs = {run.id: run for run in live}
+            self.people.update([run.user for run in live])
+            self.archived = {run.id for run in live if run.archived_at is not None}
+            # Where most runs stand is known: in the lanes of the scheduler's queue.
+            for lane in state.queue.lanes():
+                self.lines.setdefault((lane.user, lane.band), []).extend(lane.runs)
             for line in self.lines.values():
                 line.sort()
-            for run in state.runs.values():
-                if run.id in state.queue:
-                    self._count(run)
-                elif run.state not in ENDED:
-                    self._add(run)
+            for run in live:
+                if run.state is not RunState.QUEUED or run.id not in state.queue:
+                    self._stand(run)
             self._switches(state)
 
     def show(self, state: State) -> None:
@@ -203,14 +205,14 @@ class Window:
     def shares(self) -> Shares:
         return Shares(self.usage, self.people.copy(), self.at, self.policy.half_life_s, self._gpus)
 
-    def _count(self, run: Run) -> None:
+    def _add(self, run: Run) -> None:
         self.runs[run.id] = run
         self.people[run.user] += 1
         if run.archived_at is not None:
             self.archived.add(run.id)
+        self._stand(run)
 
-    def _add(self, run: Run) -> None:
-        self._count(run)
+    def _stand(self, run: Run) -> None:
         if run.state is RunState.QUEUED:
             line = self.lines.setdefault((run.user, order.band(self.policy, run)), [])
             entry = (order.key(self.policy, run), run.id)

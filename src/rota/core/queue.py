@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rota.core.order import Band, Key
 from rota.core.resources import Request
@@ -85,13 +85,16 @@ class Queue:
         if not self._lanes_of[lane.shape]:
             del self._lanes_of[lane.shape], self._shapes[lane.request]
 
+    def _shape(self, request: Request) -> int:
+        shape = self._shapes.get(request)
+        if shape is None:  # a new number: nothing is decided by which
+            shape = self._shapes_made = self._shapes_made + 1
+        return shape
+
     def add(self, run_id: str, place: Place, key: Key) -> None:
         lane = self._lanes.get(place)
         if lane is None:
-            shape = self._shapes.get(place[1])
-            if shape is None:  # a new number: nothing is decided by which
-                shape = self._shapes_made = self._shapes_made + 1
-            lane = Lane(place, shape, [])
+            lane = Lane(place, self._shape(place[1]), [])
             self._open(lane)
         kind = self._kinds[lane.shape, lane.band]
         kind.oldest = min(kind.oldest, key[0])
@@ -100,6 +103,25 @@ class Queue:
         else:
             insort(lane.runs, (key, run_id))
         self._where[run_id] = (lane.place, key)
+
+    def fill(self, entries: Iterable[tuple[str, Place, Key]]) -> None:
+        """Add many runs to an empty queue, lane by lane: the place of each is hashed by its identity first."""
+        assert not self._where
+        found: dict[tuple[str, int, str, Band], tuple[Place, list[tuple[Key, str]]]] = {}
+        for run_id, place, key in entries:
+            user, request, group, band = place
+            lane = found.get((user, id(request), group, band))
+            if lane is None:
+                lane = found[user, id(request), group, band] = (place, [])
+            lane[1].append((key, run_id))
+        for place, runs in found.values():
+            if place in self._lanes:  # an equal request that is another object
+                for key, run_id in runs:
+                    self.add(run_id, place, key)
+                continue
+            runs.sort()
+            self._open(Lane(place, self._shape(place[1]), runs))
+            self._where.update([(run_id, (place, key)) for key, run_id in runs])
 
     def remove(self, run_id: str) -> None:
         place, key = self._where.pop(run_id)

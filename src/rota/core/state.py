@@ -6,6 +6,7 @@ Ended runs leave the state once they are durable (`retire`): a server with a lon
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 
 from rota.core import order
 from rota.core.board import Board, Layout
@@ -13,7 +14,7 @@ from rota.core.fragment import Packer
 from rota.core.node import Node
 from rota.core.policy import Policy
 from rota.core.predict import History
-from rota.core.queue import Queue
+from rota.core.queue import Place, Queue
 from rota.core.reservation import Reservation, by_start, next_edge
 from rota.core.resources import gpu_count
 from rota.core.run import ACTIVE, ENDED, Run, RunState
@@ -125,8 +126,10 @@ class State:
                 self._enqueue(run)
 
     def _enqueue(self, run: Run) -> None:
-        place = (run.user, run.spec.request, run.spec.group, order.band(self.policy, run))
-        self.queue.add(run.id, place, order.key(self.policy, run))
+        self.queue.add(run.id, self._place(run), order.key(self.policy, run))
+
+    def _place(self, run: Run) -> Place:
+        return (run.user, run.spec.request, run.spec.group, order.band(self.policy, run))
 
     def _unindex(self, run: Run) -> None:
         if run.state in ENDED:
@@ -233,8 +236,16 @@ class State:
     def index_all(self) -> None:
         """After loading rows: build every index from the facts."""
         self.weights.add_all(run for run in self.runs.values() if run.state not in ENDED)
+        at_once: list[Run] = []
         for run in self.runs.values():
-            self._index(run)
+            if run.state is RunState.QUEUED and not run.waiting_on and run.not_before <= self.at:
+                at_once.append(run)
+            else:
+                self._index(run)
+        for user, count in Counter([run.user for run in at_once]).items():
+            self.load.setdefault(user, Load()).queued += count
+        self.waiting += len(at_once)
+        self.queue.fill((run.id, self._place(run), order.key(self.policy, run)) for run in at_once)
         self.shapes.add_all([run.spec.request for run in self.runs.values()])
         self.calendar = by_start(self.reservations.values())
         self.relay()

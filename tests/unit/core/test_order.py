@@ -219,3 +219,27 @@ def test_a_queue_forgets_the_shapes_that_nobody_waits_with_any_more():
         assert len(one._shapes) == 2
         one.add("again", ("ann", Request(8), "", ()), (1.0, 1))
         assert len({lane.shape for lane in one.lanes()}) == 2
+
+
+def test_a_queue_filled_at_once_is_as_one_filled_run_by_run() -> None:
+    """Equal requests may be different objects, and runs come in any order."""
+    runs = [
+        (f"{n:03}", ("ann" if n % 3 else "bob", Request(gpus=1 + n % 2), "", (n % 2,)), (float(-n % 7), n))
+        for n in range(60)
+    ]
+    one_by_one, at_once = Queue(), Queue()
+    for run_id, place, sorts_by in runs:
+        one_by_one.add(run_id, place, sorts_by)
+    at_once.fill(runs)
+    assert len(at_once) == len(one_by_one) == 60
+    for run_id, _, sorts_by in runs:
+        assert at_once.key_of(run_id) == sorts_by
+        assert at_once.lane_of(run_id).runs == one_by_one.lane_of(run_id).runs
+
+    def kinds(queue: Queue) -> list[tuple[object, ...]]:
+        return [(kind.request, kind.band, kind.oldest, len(kind.lanes)) for kind in queue.kinds()]
+
+    assert kinds(at_once) == kinds(one_by_one)
+    for run_id, _, _ in runs:
+        at_once.remove(run_id)
+    assert not list(at_once.lanes()) and not list(at_once.kinds())
