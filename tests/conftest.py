@@ -20,6 +20,7 @@ settings.register_profile("ci", deadline=None, max_examples=100, print_blob=True
 settings.register_profile("soak", settings.get_profile("ci"), max_examples=5000)
 settings.load_profile(os.environ.get("ROTA_HYPOTHESIS", "ci"))
 
+os.umask(0o022)  # as most have it: what a test makes must not depend on who runs it
 
 # Started in the background (nohup, a CI runner without a terminal) we inherit ignored signals, and so would every
 # program a test presses Ctrl-C on.

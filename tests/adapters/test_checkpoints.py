@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "checkpoints"
     path.mkdir()
-    return path
+    yield path
+    # pytest's own removal of old directories recurses, and ends with a traceback on trees as deep as some are here
+    subprocess.run(["rm", "-rf", "--", path], check=True)
 
 
 def test_what_is_used_and_not_what_is_said(root: Path) -> None:
@@ -67,18 +70,15 @@ def test_a_tree_deeper_than_the_stack_is_removed_and_stops_nothing(root: Path) -
     (root / TWO).mkdir()
     for name in (ONE, TWO):
         os.utime(root / name, (1000, 1000))
-    try:
-        assert CheckpointFiles(root).purge(2000.0, lambda run_id: True) == 2
-        assert os.listdir(root) == []
-    finally:
-        subprocess.run(["rm", "-rf", "--", root / ONE], check=True)  # pytest's own removal recurses as well
+    assert CheckpointFiles(root).purge(2000.0, lambda run_id: True) == 2
+    assert os.listdir(root) == []
 
 
 def test_a_very_deep_tree_costs_no_more_descriptors_than_it_may(root: Path) -> None:
     deep_tree(root / ONE, 3 * module.DEEPEST)
     held = len(os.listdir("/proc/self/fd"))
     assert dict(CheckpointFiles(root).sizes())[ONE] is not None
-    assert len(os.listdir("/proc/self/fd")) == held
+    assert len(os.listdir("/proc/self/fd")) <= held
 
 
 def test_a_round_is_bounded_and_the_next_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from rota.cli.main import main
-from tests.app.house import PATIENCE_S
+from tests.app.house import PATIENCE_S, until
 from tests.cli.lab import Lab
 from tests.cli.test_attach import terminal
 from tests.doors.server import PROGRAM
@@ -271,11 +272,13 @@ def test_a_bar_on_a_terminal_and_none_elsewhere(tmp_path):
 def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Six runs of three people on 2 x 4 GPUs, of which two had to wait; and some that are no history."""
     with Lab(tmp_path_factory.mktemp("past")) as lab:
+        lab.server.post("/orchestrator/stop").ok()  # they come at once, however long it takes to send them
         ids = [
             lab.server.submit("exec sleep 1.5", 4, user=user, time_limit_seconds=3600)
             for user in ("ann", "ann", "ben", HOSTILE)
         ]
         ids += [lab.server.submit("true", 1, user="ben", priority=1) for _ in range(2)]
+        lab.server.post("/orchestrator/start").ok()
         ended = lab.submit("-G", "8", "--held", "--", "true")
         lab.rota("cancel", ended)
         lab.submit("-G", "0", "--wait", "--", "true")
@@ -333,6 +336,9 @@ def test_a_page_about_real_people_is_harmless(past):
 
 
 def test_a_time_in_which_nothing_ran(past):
+    with past.client() as client:
+        newest = max(run.ended_at or 0.0 for run in client.runs())
+    until(lambda: time.time() > newest + 2.0, "the last of them is a while ago")
     found = past.rota("simulate", "--since", "1s")
     assert found.returncode == 75
     assert b"nothing to simulate" in found.stderr
