@@ -72,7 +72,7 @@ def test_every_wish_arrives(lab: Lab) -> None:
     run_id = lab.submit(
         "-G", "2", "-N", "2", "-J", "my name", "-t", "2h", "-p", "high", "--estimate", "30m", "--retries", "5",
         "--depends", f"{first[-6:]}:ended", "--tag", "a", "--tag", "b", "--gpu-type", "h100", "--cpus", "2",
-        "--mem", "4", "--preemptible", "--", "echo", "hi",
+        "--mem", "4096M", "--preemptible", "--", "echo", "hi",
     )  # fmt: skip
     run = lab.json("show", run_id)
     assert (run["name"], run["gpu_count"], run["priority"], run["max_retries"]) == ("my name", 2, 3, 5)

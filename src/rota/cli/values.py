@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from typing import Any
 
 import click
 
 from rota.cli import environment
+from rota.core.sizes import size_gb
 from rota.core.times import seconds
 
 PRIORITY_WORDS = {"low": 1, "normal": 2, "high": 3, "critical": 4}
@@ -47,17 +46,18 @@ class Signal(click.ParamType):  # type: ignore[type-arg]
         return found
 
 
-class Amount(click.FloatRange):
-    """A number from 0 up that can be had: `nan` and `inf` are numbers to Python, and nothing to a server."""
+class Amount(click.ParamType):  # type: ignore[type-arg]
+    """A size in GB: a number, or a number with its unit as Slurm's users write it."""
 
-    def __init__(self) -> None:
-        super().__init__(min=0)
+    name = "size"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{str(value)[:50]!r} is not a number from 0 up", param, ctx)
-        return number
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = size_gb(str(value), "G")
+        if found is None:
+            self.fail(f"{str(value)[:50]!r} is not a size; write GB as 4, or a unit as in 4G or 512M", param, ctx)
+        return found
 
 
 class Priority(click.ParamType):  # type: ignore[type-arg]

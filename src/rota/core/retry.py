@@ -49,7 +49,7 @@ def retry(exit: Exit, run: Run, policy: Policy) -> RetryDecision:
 
 def describe(exit: Exit) -> str:
     if exit.oom:
-        return "out of memory: the kernel killed it; ask for more memory_gb or use less"
+        return "out of memory: the kernel killed it; ask for more memory (memory_gb, --mem) or use less"
     if exit.signal == 9 or exit.code == 137:
         return "killed by SIGKILL from outside Rota: often the machine ran out of memory"
     if exit.signal is not None:

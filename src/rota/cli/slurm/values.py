@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from rota.app import signals
 from rota.cli.slurm.options import UsageError
+from rota.core.sizes import size_gb
 
 MAX_ARRAY = 1001  # Slurm's own default
 MAX_INDEX = 4_000_000
 
 _WHEN = {"afterok": "succeeded", "afterany": "ended", "afternotok": "failed", "after": "started"}
 _JOB = re.compile(r"[0-9a-f]{12}(_[0-9]+)?")
-_UNITS_GB = {"K": 1 / 1024**2, "M": 1 / 1024, "G": 1.0, "T": 1024.0}
 
 
 def number(option: str, text: str, least: int = 0) -> int:
@@ -64,10 +64,10 @@ def signal(text: str) -> Sent:
 
 def memory_gb(option: str, text: str) -> float:
     """K, M, G or T behind the number; without one it counts MB. Slurm's 0 (all of the node) is not counted."""
-    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)B?", text.upper())
-    if match is None:
+    found = size_gb(text, "M")
+    if found is None:
         raise UsageError(f"--{option}: {text!r} is not a size such as 16G or 4000M")
-    return round(float(match[1]) * _UNITS_GB[match[2] or "M"], 6)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
