@@ -128,7 +128,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
     from rota.api.deferred import deferred_models
 
     with deferred_models():
-        from rota.api.assemble import announce, open_house
+        from rota.api.assemble import admin_token, announce, open_house
         from rota.api.passed import passed
         from rota.api.serve import listen, listen_unix
         from rota.api.serve import serve as serve_doors
@@ -154,6 +154,8 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
             detector=rota.detector,
             settings=settings,
         )
+        if friendly:
+            admin_token(house)  # before the first call is answered: without any token every caller is an admin
         if settings.unix_socket and sockets.unix is None:
             sockets.unix = listen_unix(settings.data_dir / "rota.sock")
         broken = rota.service.broken

@@ -104,6 +104,24 @@ def test_it_serves_on_what_it_was_given(tmp_path: Path, stack: ExitStack) -> Non
             assert not inodes & set(fds), "nor does a process that starts jobs"
 
 
+def test_a_friendly_server_is_never_open_not_even_to_the_first_caller(tmp_path: Path, stack: ExitStack) -> None:
+    """A call that waits for the server to come up is answered before the server has said that it is ready."""
+    main = listening(stack)
+    body = b'{"user": "mallory", "role": "admin"}'
+    head = f"POST /tokens HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    caller = stack.enter_context(socket.create_connection(main.getsockname(), PATIENCE_S))
+    caller.sendall(f"{head}\r\n\r\n".encode() + body)
+    up = [str(Path(sys.executable).with_name("rota")), "up", "--port", str(main.getsockname()[1])]
+    up += ["--lease-port", "0", "--nodes", "1", "--gpus", "1", "--data-dir", str(tmp_path / "data")]
+    argv = [sys.executable, "-c", LAUNCH, str(main.fileno()), "", *up]
+    with subprocess.Popen(argv, pass_fds=(main.fileno(),), stdout=subprocess.DEVNULL) as process:
+        try:
+            answer = caller.recv(4096)
+        finally:
+            process.terminate()
+    assert answer.startswith(b"HTTP/1.1 401 "), answer
+
+
 def test_a_restart_loses_no_call(tmp_path: Path, stack: ExitStack) -> None:
     """Clients connect all the time, each call on a connection of its own, while the server stops and another starts."""
     with all_three(tmp_path, stack) as server:
