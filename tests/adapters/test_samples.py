@@ -174,22 +174,22 @@ def test_who_reads_a_long_file_keeps_nobody_else_waiting(samples, monkeypatch):
     def slowly(self, chunk):
         if b"1.0" in chunk:
             begun.set()
-            assert done.wait(30)
+            assert done.wait(60)
         return take(self, chunk)
 
     monkeypatch.setattr(module._Read, "take", slowly)
     reader = threading.Thread(target=samples.series, args=(RUN,))
     reader.start()
     try:
-        assert begun.wait(30)
+        assert begun.wait(60)
         found = []
         other = threading.Thread(target=lambda: found.append(samples.series(OTHER)))
         other.start()
-        other.join(30)
+        other.join(60)
         assert found == [{"loss": ((0.0, 2.0),)}]
     finally:
         done.set()
-        reader.join(30)
+        reader.join(60)
     assert samples.series(RUN) == {"loss": ((0.0, 1.0),)}
 
 

@@ -201,7 +201,7 @@ def test_waiters_are_released_when_the_house_closes(house):
         until(lambda: house.rota._waiters, "somebody waits")
         house.close()
         with pytest.raises(Unavailable):
-            waiting.result(30)
+            waiting.result(60)
 
 
 def test_umask_and_working_directory_are_the_submitters(house):

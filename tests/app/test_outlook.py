@@ -35,7 +35,7 @@ class Counted:
     def _forecast(self, state: State, now: float, wanted: list[str]) -> dict[str, float]:
         self.forecasts += wanted
         self.begun.set()
-        assert self.go.wait(30)
+        assert self.go.wait(60)
         return {wanted[0]: now + 5}
 
 
@@ -49,16 +49,16 @@ def test_twenty_who_ask_at_once_cost_one_look(counted: Counted) -> None:
     together, found = Barrier(20), list[Any]()
 
     def ask() -> None:
-        together.wait(30)
+        together.wait(60)
         found.append(counted.outlook.eta("a"))
 
     threads = [Thread(target=ask) for _ in range(20)]
     for thread in threads:
         thread.start()
-    assert counted.begun.wait(30)
+    assert counted.begun.wait(60)
     counted.go.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert found == [105.0] * 20
     assert (counted.forecasts, counted.forks) == (["a"], [100.0])
 

@@ -199,7 +199,7 @@ def test_a_report_and_the_scheduler_in_one_turn_make_one_attempt(house):
     """Whoever is first in the batch has it: never both."""
     with house.occupied():
         submits = [house.rota.send(ANN, Submit(house.spec("true"), held=False)) for _ in range(3)]
-    ids = [future.result(30).id for future in submits]
+    ids = [future.result(60).id for future in submits]
     for run_id in ids:
         assert house.wait(run_id).attempts_made == 1
     blocker = house.running(8)
@@ -207,8 +207,8 @@ def test_a_report_and_the_scheduler_in_one_turn_make_one_attempt(house):
     with house.occupied():
         cancel = house.rota.send(ROOT, Cancel(blocker, grace_s=0.0))
         report = house.rota.send(ANN, Report(queued, S.RUNNING))
-    cancel.result(30)
-    assert report.result(30).attempt.reported
+    cancel.result(60)
+    assert report.result(60).attempt.reported
     house.wait(blocker)
     planned = house.events(e.AttemptPlanned, queued)
     assert [event.reported for event in planned] == [True]

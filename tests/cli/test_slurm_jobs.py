@@ -156,7 +156,7 @@ def test_a_whole_array_can_be_cancelled_and_waited_for(lab: Lab) -> None:
     array = process.stdout.readline().decode().strip()
     until(lambda: lab.slurm("squeue", "-h", "-j", array, "-o", "%t") == "R\n" * 3, "all run")
     lab.slurm("scancel", array)
-    assert process.wait(30) == 143
+    assert process.wait(60) == 143
 
 
 def test_squeue_shows_what_waits_in_order_and_what_runs(lab: Lab) -> None:

@@ -71,9 +71,9 @@ def test_what_is_no_batch_script(data: bytes, said: str) -> None:
 )
 def test_a_script_gets_its_arguments(text: str, said: str) -> None:
     argv = script.read("job.sh", text.encode()).argv(["a b", "", "-c"])
-    assert subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout == said
+    assert subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout == said
 
 
 def test_bytes_that_are_no_utf8_stay_as_they_are() -> None:
     argv = script.read("s", b"#!/bin/sh\nprintf '\xff'\n").argv([])
-    assert subprocess.run(argv, capture_output=True, timeout=30, check=True).stdout == b"\xff"
+    assert subprocess.run(argv, capture_output=True, timeout=60, check=True).stdout == b"\xff"

@@ -64,7 +64,7 @@ def test_waiting_and_leaving(box: Lab, srun: tuple[str, ...]) -> None:
     leaver, waiter = box.start(*srun, "true"), box.start(*srun, "-n", "2", *SHOW)
     box.until_queue(queued=2)
     leaver.terminate()
-    assert leaver.wait(30) in (143, -signal.SIGTERM)
+    assert leaver.wait(60) in (143, -signal.SIGTERM)
     box.until_queue(queued=1)
     holder.kill()
     assert box.ended(waiter).stdout == b"0,1\n"

@@ -249,7 +249,7 @@ ENV = {"ROTA_JOB_ID": "j1", "ROTA_NODE": "node1", "ROTA_NODE_RANK": "0", "PATH":
 
 
 def started(where: Path, argv: tuple[str, ...], **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, cwd=where, env={**ENV, **env}, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(argv, cwd=where, env={**ENV, **env}, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_no_file_no_wrapper() -> None:

@@ -213,7 +213,7 @@ def test_a_server_that_never_answers(how):
     released = threading.Event()
 
     def reply(asked: Asked) -> None:
-        released.wait(30)
+        released.wait(60)
 
     with stub(reply) as server, pytest.raises(Unreachable, match="no answer in time"):
         ask(server.url, how, "run", "x", options={"answer_s": 0.2, "tries": 1})
@@ -274,7 +274,7 @@ def test_threads_share_a_client():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
     assert len(server.asked) == 160 and not wrong
 
 
@@ -315,7 +315,7 @@ def test_a_task_that_is_cancelled_gives_its_connection_up():
 
     def reply(asked: Asked) -> bytes | None:
         if asked.target == "/runs/slow":
-            released.wait(30)
+            released.wait(60)
             return None
         return ok(RUN)
 

@@ -46,7 +46,7 @@ def server(certificate: Path, granted: threading.Event) -> Iterator[Stub]:
 
     def reply(asked: Asked) -> bytes:
         if asked.target == "/acquire":
-            assert granted.wait(30)
+            assert granted.wait(60)
             return ok({"job_id": "x", "gpus": "0"})
         return ok(HEALTH)
 

@@ -10,19 +10,20 @@ from rota.adapters.clock import ManualClock, SystemClock
 
 
 def test_the_wall_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SystemClock()
+    before, clock = time.time(), SystemClock()
     first = clock.now()
-    assert abs(first - time.time()) < 1.0
+    assert abs(first - before) < 60.0  # a machine may stand still for a while, and the jumps are of hours
     for jump in (3600.0, -3600.0, -86_400.0, 2**31):
         monkeypatch.setattr(time, "time", lambda jump=jump: first + jump)
-        assert 0 <= clock.now() - first < 1.0
+        assert 0 <= clock.now() - first < 60.0
 
 
 def test_ticks_are_boot_time_and_never_go_back() -> None:
     clock = SystemClock()
     seen = [(clock.now(), clock.tick()) for _ in range(1000)]
     assert seen == sorted(seen)
-    assert abs(clock.tick() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 1.0
+    before, now, after = time.clock_gettime(time.CLOCK_BOOTTIME), clock.tick(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= now <= after
     assert len(clock.boot_id()) == 36
 
 

@@ -77,7 +77,7 @@ class Target:
         case.headers["X-Auth-Token"] = SHARED
         if case.path == "/gpu/initialize":  # a cluster of thousands would only make every other answer slow
             case.query = {**(case.query if isinstance(case.query, dict) else {}), "dry_run": "true"}
-        response = case.call(session=self.session, timeout=30)
+        response = case.call(session=self.session, timeout=60)
         case.validate_response(response, checks=CHECKS)
 
 
@@ -170,7 +170,7 @@ def test_nor_are_chains_of_calls(target: Target) -> None:
             target.cases += 1
             if case.path == "/gpu/initialize":
                 case.query = {**(case.query if isinstance(case.query, dict) else {}), "dry_run": "true"}
-            return case.call(session=target.session, headers={"X-Auth-Token": SHARED}, timeout=30)
+            return case.call(session=target.session, headers={"X-Auth-Token": SHARED}, timeout=60)
 
         def validate_response(self, response: Any, case: Any, **more: Any) -> None:
             try:

@@ -22,7 +22,7 @@ GENEROUS_S = 25.0  # the machine is shared; what is tested is that nobody waits 
 
 
 def connected(stack: ExitStack, port: int, first: bytes = b"") -> socket.socket:
-    one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+    one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
     if first:
         one.sendall(first)
     return one
