@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -123,6 +124,9 @@ def test_a_cancel_tells_until_when_it_may_live_and_now_kills_it(lab: Lab) -> Non
     assert told.startswith(f"{run_id} stopping: killed in 5 min (")
     assert told.endswith(f"at the latest; at once with: rota cancel --now {run_id}\n")
     assert lab.state(run_id) == "running"
+    assert re.search(r"^stopping +cancelled by root; killed at .+ at the latest$", lab.out("show", run_id), re.M)
+    (row,) = [line for line in lab.out("queue").splitlines() if line.startswith(run_id)]
+    assert row.split()[1] == "stopping"
     assert lab.out("cancel", "--now", run_id) == f"{run_id} stopping: killed now\n"
     lab.wait_for(run_id, "stopped")
 

@@ -74,6 +74,7 @@ def _facts(run: Run, full: bool, eta: Eta | None) -> list[tuple[str, object]]:
         ("run", run.id),
         ("name", run.name),
         ("state", state(run.status) + (f": {run.error or run.why}" if run.error or run.why else "")),
+        ("stopping", _ending(raw.get("stopping"))),
         ("exit code", run.exit_code),
         ("user", run.user),
         ("lease of", _lease(raw.get("lease"))),
@@ -101,6 +102,14 @@ def _facts(run: Run, full: bool, eta: Eta | None) -> list[tuple[str, object]]:
         ("", eta and bound(eta)),
         ("hint", run.hint),
     ]
+
+
+def _ending(stopping: object) -> str:
+    """Say who asked a live run to end, and when it is killed at the latest."""
+    if not isinstance(stopping, Mapping):
+        return ""
+    by = f" by {stopping['by']}" if stopping.get("by") else ""
+    return f"{stopping.get('cause')}{by}; killed at {clock(stopping.get('kill_at'))} at the latest"
 
 
 def _lease(told: object) -> str:

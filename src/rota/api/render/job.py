@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from rota.api.answers import dumps
 from rota.api.render.words import (
@@ -55,6 +55,7 @@ class Job(BaseModel):
     why: str
     preemptible: bool
     filler: bool
+    stopping: bool = Field(False, description="It was asked to end, and still holds its GPUs.")
     queue_position: int | None = None
 
 
@@ -101,6 +102,7 @@ def job_of(run: Run) -> dict[str, Any]:
         "why": run.why,
         "preemptible": spec.preemptible,
         "filler": spec.filler,
+        "stopping": run.attempt is not None and run.attempt.stop is not None,
     }
 
 

@@ -36,6 +36,13 @@ class AttemptShape(BaseModel):
     reason: str | None
 
 
+class Stopping(BaseModel):
+    cause: str = Field(description="cancelled, preempted or released.")
+    by: str
+    since: float
+    kill_at: float = Field(description="Epoch seconds: SIGKILL is sent then at the latest.")
+
+
 class LeaseShape(BaseModel):
     pid: int
     asked_by: str | None = Field(description="The account that asked for it, where the server could tell.")
@@ -78,6 +85,7 @@ class RunShape(BaseModel):
     preemptions: int
     suspended_seconds: float
     preemption_gpu_seconds: float
+    stopping: Stopping | None = Field(None, description="The run was asked to end and still holds its GPUs.")
     lease: LeaseShape | None = Field(None, description="Only of a lease.")
 
 
@@ -151,6 +159,14 @@ class Renderer:
         return answer
 
 
+def stopping_of(run: Run) -> dict[str, Any] | None:
+    """Return who asked a live attempt to end, why, and when it is killed at the latest; None = nobody has."""
+    stop = run.attempt.stop if run.attempt is not None else None
+    if stop is None:
+        return None
+    return {"cause": stop.cause.value, "by": stop.by, "since": stop.at, "kill_at": stop.at + stop.grace_s}
+
+
 def _stopping(run: Run, past: Sequence[PastAttempt]) -> dict[str, Any]:
     """How it is stopped, and how often it was, for others."""
     spec, notice = run.spec, warning(run.spec)
@@ -165,6 +181,7 @@ def _stopping(run: Run, past: Sequence[PastAttempt]) -> dict[str, Any]:
         "preemptions": cost.times,
         "suspended_seconds": cost.seconds,
         "preemption_gpu_seconds": cost.gpu_s,
+        "stopping": stopping_of(run),
     }
 
 

@@ -140,7 +140,7 @@ def _row(job: Job, now: float) -> tuple[object, ...]:
     what = job.name or job.command
     return (
         job.id,
-        state(word),
+        "stopping" if job.raw.get("stopping") else state(word),
         job.user,
         job.gpu_count,
         "filler" if job.raw.get("filler") else priority(job.priority),
