@@ -24,7 +24,7 @@ def save(number, frame):
     print("saved on signal", number, flush=True)
     sys.exit(0)
 signal.signal(int(sys.argv[1]), save)
-print("ready", flush=True)
+os.write(1, b"ready\\n")  # not by print, which may not be entered twice: the signal may come inside it
 while True:
     signal.pause()
 """
