@@ -23,6 +23,18 @@ def ready(house: House, run_id: str) -> str:
     return house.in_state(run_id, RunState.RUNNING)
 
 
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_without_a_grace_nothing_is_asked_first(house, gpus):
+    """A program that saves on TERM would be killed while it writes. Eight GPUs are a task on each of two nodes."""
+    run_id = house.submit("trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done", gpus, grace_s=60.0)
+    until(lambda: house.output(run_id).count("ready") == (2 if gpus == 8 else 1), "every task has set its trap")
+    house.in_state(run_id, RunState.RUNNING)
+    house.do(Cancel(run_id, grace_s=0.0), ANN)
+    run = house.wait(run_id)
+    assert (run.state, run.past[-1].exit.signal) == (RunState.CANCELLED, 9)
+    assert "asked" not in house.output(run_id)
+
+
 def test_a_held_run_is_cancelled_at_once(house):
     run = house.do(Cancel(house.submit("true", held=True), "no need"), ANN)
     assert (run.state, run.why) == (RunState.CANCELLED, "no need")

@@ -14,7 +14,7 @@ from rota.core import grace
 from rota.core.run import ACTIVE, ENDED, Cause, Run, RunState
 from rota.core.times import told
 
-SIGTERM = 15
+SIGTERM, SIGKILL = 15, 9
 
 
 def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
@@ -55,7 +55,8 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
                 run_id=run.id,
                 attempt_id=attempt.id,
                 cause=Cause.CANCELLED,
-                signal=SIGTERM,
+                # without a grace nothing is asked first: a program that begins to save would be killed midway
+                signal=SIGTERM if grace_s > 0 else SIGKILL,
                 grace_s=grace_s,
                 why=command.why,
             )
