@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,7 +22,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok" if scope.get("rota.whole") else b"OK"})
 
 
-def talk(what: Talk) -> None:
+def talk(what: Talk, app: Any = app) -> None:
     async def inside() -> None:
         listening = socket.create_server(("127.0.0.1", 0))
         server = serve._Server(serve._config(app))
@@ -155,6 +156,69 @@ def test_a_long_body_is_no_long_head() -> None:
             assert b"200 OK" in await reader.readuntil(b"\r\n\r\nOK")
 
     talk(whole)
+
+
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "unanswered"])
+@pytest.mark.parametrize(
+    "piece", [b"a" * 4096, b"\r\nx: " + b"a" * 4091, b"\r\nx:b" * 800], ids=["one long", "long", "short"]
+)
+def test_trailers_have_an_end(piece: bytes, answered: bool) -> None:
+    """Also of a request whose answer goes on, as a stream of events does."""
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"event", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + b"0\r\ny: ")
+        await reader.readuntil(b"OK" if answered else b"event\r\n")
+        sent = 0
+        with contextlib.suppress(ConnectionError):  # it may be closed on us while we write
+            while sent < 40 * serve.MAX_HEAD and not reader.at_eof():
+                writer.write(piece)
+                await writer.drain()
+                sent += len(piece)
+            said = await reader.read()
+            assert said.startswith(b"HTTP/1.1 400 ") if answered else not said, "no answer within one that goes on"
+
+    talk(endless, app if answered else stream)
+
+
+def test_trailers_are_no_headers() -> None:
+    """A proxy has looked at the headers alone."""
+    seen: list[Any] = []
+
+    async def body_first(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        seen.append(scope["headers"])
+        await app(scope, receive, send)
+
+    async def trailer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            writer.write(CHUNKED + b"3\r\nabc\r\n0\r\nx-auth-token: secret\r\nhost: y\r\n\r\n")
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\nok")
+
+    talk(trailer, body_first)
+    assert seen == [[(b"host", b"x"), (b"transfer-encoding", b"chunked")]] * 2
+
+
+def test_a_body_in_small_chunks_is_no_long_trailer() -> None:
+    async def small(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED)
+        for _ in range(3 * serve.MAX_HEAD // 600):
+            writer.write(b"1\r\nx\r\n" * 100)
+            await writer.drain()
+        writer.write(b"0\r\n\r\n" + HEAD + b"\r\n")
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\nOK")
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\nok")
+
+    talk(small)
 
 
 def test_a_body_that_came_with_its_head_is_known_to_be_whole(monkeypatch: pytest.MonkeyPatch) -> None:

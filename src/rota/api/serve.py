@@ -266,7 +266,7 @@ class _Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._corked = _Corked(transport, self._see_it_taken)
-        self._head = 0  # bytes of one that is not whole yet
+        self._head = 0  # bytes of one that is not whole yet, or of what a body has around it
         self._body = 0  # and of the body after it
         self._in_body = False
         self._stopping = False  # this is its last request
@@ -319,16 +319,29 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._in_body:
-            self._head += len(data)
+        self._head += len(data)
         super().data_received(data)
         if self.transport.is_closing():
             return
         if self._head > MAX_HEAD:
-            self.send_400_response(f"The head of a request may have {MAX_HEAD} bytes.")
+            what = "trailers" if self._in_body else "head"
+            self.send_400_response(f"The {what} of a request may have {MAX_HEAD} bytes.")
         elif self._patience is None and getattr(self.cycle, "response_complete", False):
             # a next head, or a body that was refused; of a WebSocket there is no cycle
             self._patience = self.loop.call_later(self.patience.head_s, self._give_up)
+
+    def send_400_response(self, msg: str) -> None:
+        """Where an answer has begun, a second one would be taken for a part of it."""
+        cycle: Any = self.cycle
+        if cycle is not None and cycle.response_started and not cycle.response_complete:
+            self._close()
+        else:
+            super().send_400_response(msg)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Trailers are dropped: they come after the headers were looked at, here and by a proxy (RFC 9110, 6.5.1)."""
+        if not self._in_body:
+            super().on_header(name, value)
 
     def handle_websocket_upgrade(self) -> None:
         super().handle_websocket_upgrade()
@@ -355,11 +368,12 @@ class _Connection(HttpToolsProtocol):
             self.seats.idle(self._seat)
 
     def on_body(self, body: bytes) -> None:
+        self._head = 0
         self._body += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_body = False
+        self._head, self._in_body = 0, False
         if self._seat is not None and not (self.cycle and self.cycle.response_complete):  # else nobody waits for it
             self.seats.busy(self._seat)
         super().on_message_complete()
