@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import threading
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +64,41 @@ def test_for_want_of_a_descriptor_one_may_come_again_and_every_other_error_is_ou
     assert "ask again" in body["detail"]
     with pytest.raises(PermissionError):
         answer(errors.short, PermissionError(errno.EACCES, "no"))
+
+
+def test_for_want_of_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = FastAPI()
+    errors.install(app)
+
+    @app.get("/{odd}")
+    async def threaded(odd: bool) -> None:
+        if odd:
+            raise RuntimeError("odd")
+        await asyncio.to_thread(int)
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def ask(path: str) -> int:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [], "root_path": ""}
+        await app(scope, NOBODY, send)
+        status: int = sent[0]["status"]
+        return status
+
+    async def both() -> None:
+        with monkeypatch.context() as short:
+            short.setattr(threading.Thread, "start", fail)
+            assert await ask("/0") == 503
+        assert await ask("/0") == 200
+        with pytest.raises(RuntimeError, match="odd"):
+            await ask("/1")
+
+    asyncio.run(both())
 
 
 def test_a_body_that_cannot_be_read_is_422() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -14,6 +14,7 @@ from rota.app.errors import NotFound, Unavailable
 
 SOON_S = 0.2  # the limit for a read that is meant to be stuck
 LATE_S = 60.0
+START = threading.Thread.start
 
 
 @pytest.fixture
@@ -82,5 +83,49 @@ def test_a_caller_who_leaves_keeps_no_thread(stuck: threading.Event) -> None:
         assert set(files._lanes) == {"a"}, "the stuck thread counts until it is back"
         stuck.set()
         assert await files.read("c", lambda: "next") == "next"
+
+    asyncio.run(read())
+
+
+@pytest.fixture
+def shortage(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """The machine has no more threads for these reads, until this is called."""
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name.startswith("rota-files"):
+            raise RuntimeError("can't start new thread")
+        START(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    return lambda: monkeypatch.setattr(threading.Thread, "start", START)
+
+
+def test_without_any_thread_the_caller_is_told_to_ask_again_and_nothing_is_lost(shortage: Callable[[], None]) -> None:
+    async def read() -> None:
+        files = FileReads("rota-files", threads=2, limit_s=LATE_S)
+        for _ in range(MAX_OF_ONE_RUN * 3):
+            with pytest.raises(Unavailable, match="ask again"):
+                await files.read("a", lambda: "never read")
+        assert not files._lanes and not files._calls
+        shortage()
+        assert await asyncio.gather(*(files.read("a", partial(int, n)) for n in range(100))) == list(range(100))
+
+    asyncio.run(read())
+
+
+def test_with_few_threads_reads_wait_for_those_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, shortage: Callable[[], None], stuck: threading.Event
+) -> None:
+    async def read() -> None:
+        files = FileReads("rota-files", threads=3, limit_s=LATE_S)
+        with monkeypatch.context() as enough:
+            enough.setattr(threading.Thread, "start", START)
+            assert await files.read("a", lambda: "first") == "first"
+        first = asyncio.ensure_future(files.read("a", lambda: stuck.wait(LATE_S)))
+        more = [asyncio.ensure_future(files.read(f"run {n}", partial(int, n))) for n in range(5)]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in more)
+        stuck.set()
+        assert await asyncio.gather(first, *more) == [True, *range(5)]
 
     asyncio.run(read())

@@ -38,7 +38,8 @@ THEIRS = {  # what the house calls a thing, and what those who asked for it do
 }
 RETRY_AFTER_S = "1"
 LONGEST_INPUT = 200
-SHORT = "the server is short of descriptors or memory just now; ask again"
+SHORT = "the server is short of descriptors, threads or memory just now; ask again"
+NO_THREAD = "can't start new thread"  # Python's words
 NO_SUCH_FIELD = "there is no such field here; is it misspelt?"
 PYDANTICS_WORDS = "Extra inputs are not permitted"
 UNREADABLE_BODY = "There was an error parsing the body"  # FastAPI's words
@@ -53,6 +54,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(StoreError, unreadable)
     app.add_exception_handler(FileBusy, busy)
     app.add_exception_handler(OSError, short)
+    app.add_exception_handler(RuntimeError, short)
     app.add_exception_handler(RequestValidationError, misshapen)
     app.add_exception_handler(HTTPException, plain)
 
@@ -85,7 +87,7 @@ async def busy(request: Request, error: Exception) -> Response:
 
 
 async def short(request: Request, error: Exception) -> Response:
-    """For want of a descriptor, or of memory: it may work in a moment. Every other such error is ours."""
+    """For want of a descriptor, a thread or memory: it may work in a moment. Every other such error is ours."""
     if not is_shortage(error):
         raise error
     log.warning("a request could not be served just now: %s", error)
@@ -93,7 +95,9 @@ async def short(request: Request, error: Exception) -> Response:
 
 
 def is_shortage(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno in SHORTAGE
+    if isinstance(error, OSError):
+        return error.errno in SHORTAGE
+    return isinstance(error, RuntimeError) and str(error) == NO_THREAD
 
 
 async def misshapen(request: Request, error: Exception) -> Response:

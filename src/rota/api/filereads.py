@@ -8,6 +8,7 @@ get a few of the threads only, so that those of other runs stay readable.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,6 +16,8 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from rota.app.errors import Unavailable
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -36,8 +39,8 @@ class FileReads:
         self._lanes: dict[str, _Lane] = {}
 
     async def read(self, run_id: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns, called in a thread. Raises Unavailable when that takes too long, or when too many
-        wait already."""
+        """Return what `work` returns, called in a thread. Raises Unavailable when that takes too long, when too many
+        wait already, or when there is no thread for it."""
         if self._calls >= self._most_calls:
             raise Unavailable("too many files are being read just now; ask again")
         self._calls += 1
@@ -53,18 +56,22 @@ class FileReads:
     async def _begin(self, run_id: str, work: Callable[[], T]) -> asyncio.Future[T]:
         lane = self._lanes.setdefault(run_id, _Lane())
         lane.users += 1
+        future: Future[T] = Future()
         try:
             await lane.slots.acquire()
             try:
                 await self._idle.acquire()
+                try:
+                    self._submit(future, work)
+                except BaseException:
+                    self._idle.release()
+                    raise
             except BaseException:
                 lane.slots.release()
                 raise
         except BaseException:
             self._leave(run_id, lane)
             raise
-        future: Future[T] = Future()
-        self._submit(future, work)
         reading = asyncio.wrap_future(future)
 
         def ended(reading: asyncio.Future[T]) -> None:
@@ -84,10 +91,21 @@ class FileReads:
 
     def _submit(self, future: Future[Any], work: Callable[[], Any]) -> None:
         if self._started < self._most_threads:
-            self._started += 1
-            # daemons: a stuck one must not keep the server from ending, which those of an executor would
-            threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
+            self._start()
         self._work.put((future, work))
+
+    def _start(self) -> None:
+        """Start one more thread. At the machine's limit those that there are go on, and the next call tries again."""
+        # daemons: a stuck one must not keep the server from ending, which those of an executor would
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{self._started + 1}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            log.warning("a thread that reads files could not be started: %s", error)
+            if not self._started:
+                raise Unavailable("no thread can be started to read files just now; ask again") from error
+        else:
+            self._started += 1
 
     def _run(self) -> None:
         while True:

@@ -100,7 +100,7 @@ def in_this_doors_shape(serve: Callable[[Request], Awaitable[Response]]) -> Call
             return _trouble(f"the body is larger than {MAX_BODY} bytes, or did not come in time", 413)
         except StoreError:
             return _trouble("the store does not answer just now; ask again", 503)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             if not is_shortage(error):
                 raise
             return _trouble(SHORT, 503)
