@@ -23,6 +23,7 @@ from rota.api.answers import Json, dumps
 from rota.api.dry import is_dry_run
 from rota.api.gate import COOKIE, Known, Turned
 from rota.api.house import House
+from rota.api.read_slots import TooManyReads, is_counted
 from rota.app.authz import Principal, Role
 
 Scope = MutableMapping[str, Any]
@@ -81,7 +82,15 @@ class Guard:
             return
         if not scope.get("rota.whole"):  # the body is not here yet
             receive = _bounded(receive, self._body_s)
-        await self._app(scope, receive, _adding_headers(send))
+        who: Principal = scope["rota.who"]
+        if who is STRANGER or scope["path"] in OPEN or not is_counted(scope["method"], scope["path"]):
+            await self._app(scope, receive, _adding_headers(send))
+            return
+        try:
+            async with self._house.reads.slot(who.name):
+                await self._app(scope, receive, _adding_headers(send))
+        except TooManyReads as error:
+            await self._refuse(scope, receive, send, Turned(429, str(error), 1.0))
 
     def _examine(self, scope: Scope, headers: _Headers) -> Turned | None:
         source = (scope.get("client") or ("",))[0]

@@ -14,6 +14,7 @@ from rota.api.gate import Gate
 from rota.api.groups import Groups
 from rota.api.hub import Hub
 from rota.api.limits import Buckets
+from rota.api.read_slots import ReadSlots
 from rota.app.authz import Principal, Role
 from rota.app.leases import Leases
 from rota.app.ports import Detector, Processes, Samples
@@ -39,6 +40,7 @@ class House:
     people: Buckets = field(default_factory=lambda: Buckets(20_000.0, 40_000.0))
     files: FileReads = field(default_factory=lambda: FileReads("rota-files"))
     followed: FileReads = field(default_factory=followers)
+    reads: ReadSlots = field(default_factory=ReadSlots)
     agents: Buckets = field(init=False)
     groups: Groups = field(init=False)
     bell: Bell = field(init=False)

@@ -1,0 +1,85 @@
+"""Many reads of one caller: worked on a few at a time, while everybody else is served."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rota.api import read_slots
+from rota.api.guard import Guard
+from rota.api.house import House
+from rota.api.read_slots import AT_A_TIME
+from tests.api.kit import acall, issue
+
+RUNS, FOLLOWED, HEALTH = "/runs", "/runs/0123456789ab/logs/stream", "/healthz"
+
+
+class Rendering:
+    """An application whose answers take until the test says so."""
+
+    def __init__(self) -> None:
+        self.inside: list[tuple[str, str]] = []
+        self.most = 0
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        mine = (scope["rota.who"].name, scope["path"])
+        self.inside.append(mine)
+        self.most = max(self.most, self.inside.count(mine))
+        await self.go_on.wait()
+        self.inside.remove(mine)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def ask(guard: Guard, token: str, path: str, method: str = "GET") -> int:
+    return (await acall(guard, path, method, {"x-auth-token": token})).status
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def test_one_caller_has_a_few_at_a_time_and_others_do_not_wait(shared: House) -> None:
+    greedy, _ = issue(shared.service, shared.gate, "mallory", "viewer")
+    modest, _ = issue(shared.service, shared.gate, "ann", "user")
+
+    async def story() -> None:
+        app = Rendering()
+        guard = Guard(app, shared)
+        many = [asyncio.create_task(ask(guard, greedy, RUNS)) for _ in range(5 * AT_A_TIME)]
+        await settle()
+        assert app.inside == [("mallory", RUNS)] * AT_A_TIME
+        others = [asyncio.create_task(ask(guard, modest, RUNS))]
+        others += [asyncio.create_task(ask(guard, greedy, path)) for path in (FOLLOWED, HEALTH, "/events")]
+        others += [asyncio.create_task(ask(guard, greedy, RUNS, "POST"))]
+        await settle()
+        assert len(app.inside) == AT_A_TIME + len(others), "neither another caller nor what is no read waits"
+        app.go_on.set()
+        assert set(await asyncio.gather(*many, *others)) == {200}
+        assert app.most == AT_A_TIME + 1, "the change among them"
+        assert shared.reads._lines == {}, "nothing is remembered of those who have gone"
+
+    asyncio.run(story())
+
+
+def test_a_line_has_an_end(shared: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_slots, "MOST_WAITING", 3)
+    token, _ = issue(shared.service, shared.gate, "mallory", "viewer")
+
+    async def story() -> None:
+        app = Rendering()
+        guard = Guard(app, shared)
+        many = [asyncio.create_task(ask(guard, token, RUNS)) for _ in range(AT_A_TIME + 3)]
+        await settle()
+        assert await ask(guard, token, RUNS) == 429
+        many[0].cancel()
+        await settle()
+        many.append(asyncio.create_task(ask(guard, token, RUNS)))
+        app.go_on.set()
+        assert await asyncio.gather(*many[1:]) == [200] * (AT_A_TIME + 3)
+
+    asyncio.run(story())
