@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from typing import Any
+from unittest.mock import patch
 
 from pydantic import BaseModel
 
 from rota.api.answers import Json
 from rota.api.deferred import deferred_models
+from rota.api.doors import pages
 from rota.api.faults import faults
 from rota.api.router import Application, Declared, Router
-from tests.app.house import SOURCES
+from tests.app.house import PATIENCE_S, SOURCES
 
 SERVER = """
 import sys
@@ -51,7 +54,7 @@ def small() -> tuple[Application, list[Declared]]:
     def words() -> Json:
         return Json([])
 
-    app = Application()
+    app = Application(description="words", openapi_url=None, docs_url=None, redoc_url=None)
     app.add(router.routes)
     declared = [route for route in router.routes if isinstance(route, Declared)]
     return app, declared
@@ -59,6 +62,10 @@ def small() -> tuple[Application, list[Declared]]:
 
 def asked(app: Application, method: str, path: str) -> tuple[int, bytes]:
     """The status and the body of one request, without any server."""
+    return asyncio.run(aasked(app, method, path))
+
+
+async def aasked(app: Application, method: str, path: str) -> tuple[int, bytes]:
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -68,7 +75,7 @@ def asked(app: Application, method: str, path: str) -> tuple[int, bytes]:
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "root_path": ""}
-    asyncio.run(app({**scope, "query_string": b"", "headers": []}, receive, send))
+    await app({**scope, "query_string": b"", "headers": []}, receive, send)
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
 
@@ -93,6 +100,43 @@ def test_the_document_has_every_route_and_the_models_of_its_answers() -> None:
     assert document["paths"]["/words/all"]["post"]["tags"] == ["words"]
     assert {"Answer", "Fault", "Faults"} <= document["components"]["schemas"].keys()
     assert asked(app, "GET", "/words/hello") == (200, b'{"word":"hello"}'), "and it serves on"
+
+
+def test_the_document_leaves_the_routes_as_they_are() -> None:
+    """It is made in another thread than the one that serves them."""
+    app, (one, every) = small()
+    asked(app, "GET", "/words/hello")
+    before = vars(one)["made"]
+    app.openapi()
+    assert vars(one)["made"] is before and not before._models.keys() & before.response_fields.keys()
+    assert "made" not in vars(every)
+    assert app.openapi() is app.openapi()
+
+
+def test_others_are_answered_while_the_document_is_made_and_it_is_made_once() -> None:
+    app, _ = small()
+    app.add(pages.router.routes)
+    going_on, making = threading.Event(), 0
+    openapi = app.openapi
+
+    def slow() -> dict[str, Any]:
+        nonlocal making
+        making += 1
+        assert going_on.wait(PATIENCE_S), "nobody else was answered"
+        return openapi()
+
+    async def ask() -> None:
+        both = [asyncio.ensure_future(aasked(app, "GET", path)) for path in ("/openapi.json", "/docs") * 3]
+        while not making:
+            await asyncio.sleep(0.01)
+        assert await aasked(app, "GET", "/words/hello") == (200, b'{"word":"hello"}')
+        going_on.set()
+        for answer in [*await asyncio.gather(*both), await aasked(app, "GET", "/docs")]:
+            assert answer[0] == 200 and b"/words/all" in answer[1]
+        assert making == 1
+
+    with patch.object(app, "openapi", slow):
+        asyncio.run(ask())
 
 
 def test_a_deferred_model_is_whole_when_it_is_used() -> None:

@@ -2,17 +2,19 @@
 
 A FastAPI route analyses its function and makes a validator for each answer that it documents: 88 routes with about ten
 answers each are a third of the server's start, and a second time when their routers are included. Here a declaration
-only remembers what was declared; the first request makes the route, and the API document makes all of them, with the
-models of their answers, which no request needs.
+only remembers what was declared; the first request makes the route. The API document is made of routes of its own, with
+the models of their answers, which no request needs.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.utils import create_model_field
 from starlette.routing import BaseRoute, Match
@@ -51,11 +53,11 @@ class Declared(BaseRoute):
     def __init__(self, path: str, scope_type: str, make: Callable[[], BaseRoute]) -> None:
         self._begins, parameter, _ = path.partition("{")
         self._whole = not parameter
-        self._type, self._make = scope_type, make
+        self._type, self.make = scope_type, make
 
     @cached_property
     def made(self) -> BaseRoute:
-        return self._make()
+        return self.make()
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         path: str = scope["path"]
@@ -105,17 +107,29 @@ class Router(APIRouter):
 
 
 class Application(FastAPI):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.making_reference = asyncio.Lock()
+
     def add(self, routes: Iterable[BaseRoute]) -> None:
         self.router.routes.extend(routes)
 
     def openapi(self) -> dict[str, Any]:
+        """Describe all routes. A thread may do so while requests are served: it makes routes of its own, whose
+        validators nobody else uses, and which are not kept."""
         if self.openapi_schema is None:
-            routes = self.router.routes
-            routes[:] = [one.made if isinstance(one, Declared) else one for one in routes]
+            routes = [one.make() if isinstance(one, Declared) else one for one in self.router.routes]
             for route in routes:
                 if isinstance(route, Route):
                     route.document()
-        return super().openapi()
+            self.openapi_schema = get_openapi(
+                title=self.title,
+                version=self.version,
+                openapi_version=self.openapi_version,
+                description=self.description,
+                routes=routes,
+            )
+        return self.openapi_schema
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import Request
@@ -12,7 +14,7 @@ from rota.api.depends import HouseDep, KnownBy
 from rota.api.doors.health import Health, health_of
 from rota.api.faults import faults
 from rota.api.render.reference import page
-from rota.api.router import Router
+from rota.api.router import Application, Router
 
 router = Router("health")
 STATIC = Path(__file__).parents[1] / "static"
@@ -32,13 +34,31 @@ async def root(request: Request, house: HouseDep, by: KnownBy) -> Response:
 
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> Response:
-    if not hasattr(request.app.state, "openapi_bytes"):
-        request.app.state.openapi_bytes = dumps(request.app.openapi())
-    return Response(request.app.state.openapi_bytes, media_type="application/json")
+    return Response((await _reference(request.app)).document, media_type="application/json")
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
-    if not hasattr(request.app.state, "docs_page"):
-        request.app.state.docs_page = page(request.app.openapi())
-    return Response(request.app.state.docs_page, media_type="text/html")
+    return Response((await _reference(request.app)).page, media_type="text/html")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The API document in both its forms."""
+
+    document: bytes
+    page: str
+
+
+async def _reference(app: Application) -> Reference:
+    """Return the one that was made, or make it: in a thread, since it takes a second or more of computing."""
+    async with app.making_reference:
+        if not hasattr(app.state, "reference"):
+            app.state.reference = await asyncio.to_thread(_make_reference, app)
+    made: Reference = app.state.reference
+    return made
+
+
+def _make_reference(app: Application) -> Reference:
+    document = app.openapi()
+    return Reference(dumps(document), page(document))
