@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,21 @@ import pytest
 
 from rota import sock_diag
 from rota.adapters import connections
-from rota.adapters.backends import inside, procs, zygote
+from rota.adapters.backends import inside, procs
 from rota.adapters.connections import peer_attempt, peer_uid, uid_at
 from rota.adapters.processes import is_persons
 
 ATTEMPT = "0123456789ab-1"
+OWN_LOOKS = 20  # at the test itself and what stands above it, and at its groups and its mark
+NAMED = "import ctypes, sys; ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0); "
+# Each process forks the next; the last one says that all are there.
+CHAIN = (
+    NAMED + "import os, signal\n"
+    "for _ in range(int(sys.argv[2])):\n"
+    "    if os.fork(): signal.pause()\n"
+    "    ctypes.CDLL(None).prctl(15, b'link', 0, 0, 0)\n"
+    "print(os.getpid(), flush=True); signal.pause()"
+)
 
 
 def has_ipv6() -> bool:
@@ -196,6 +207,24 @@ def test_a_number_that_was_given_away_is_not_taken_for_the_peer(
             assert peer_attempt(ours) == inside.UNKNOWN
 
 
+@pytest.fixture(scope="session")
+def _opens() -> list[int]:
+    """Counts the files of /proc that were opened. A hook cannot be taken away again, so there is one."""
+    count = [0]
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and str(arguments[0]).startswith("/proc/"):
+            count[0] += 1
+
+    sys.addaudithook(hook)
+    return count
+
+
+@pytest.fixture
+def opened(_opens: list[int]) -> Callable[[], int]:
+    return lambda: _opens[0]
+
+
 class TestInside:
     @pytest.fixture
     def started(self) -> Iterator[list[subprocess.Popen[bytes]]]:
@@ -224,8 +253,10 @@ class TestInside:
 
     def test_below_a_supervisor_the_mark_may_be_washed_off(self, started: list[subprocess.Popen[bytes]]) -> None:
         """Also where those in between are gone, as long as the supervisor takes them in."""
-        code = "import subprocess; print(subprocess.Popen(['sleep', '1000'], env={}).pid, flush=True); input()"
-        argv = [sys.executable, "-c", code, zygote.__file__]
+        code = (
+            f"{NAMED}import subprocess; print(subprocess.Popen(['sleep', '1000'], env={{}}).pid, flush=True); input()"
+        )
+        argv = [sys.executable, "-c", code, "rota-shim"]
         started.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         assert started[0].stdout is not None
         child = int(started[0].stdout.readline())
@@ -234,6 +265,61 @@ class TestInside:
             assert inside.attempt_of(started[0].pid) == inside.UNKNOWN, "nor is the supervisor anybody else's"
         finally:
             os.kill(child, 9)
+
+    @pytest.fixture
+    def chain(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, int], int]]:
+        """Begin a chain of processes of which the first has this name; the last one's pid."""
+        assert inside.MAX_ANCESTORS <= 256, "each costs the event loop a look"
+        monkeypatch.setattr(inside, "MAX_ANCESTORS", 60)  # so that a short chain is a deep one
+        made: list[subprocess.Popen[bytes]] = []
+
+        def begin(name: str, links: int) -> int:
+            argv = [sys.executable, "-c", CHAIN, name, str(links)]
+            made.append(subprocess.Popen(argv, env={}, stdout=subprocess.PIPE, start_new_session=True))
+            assert made[-1].stdout is not None
+            return int(made[-1].stdout.readline())
+
+        yield begin
+        for process in made:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def test_however_deep_a_process_is_the_look_at_it_has_a_bound(
+        self, chain: Callable[[str, int], int], opened: Callable[[], int]
+    ) -> None:
+        """Each connection to the socket is looked at, and its peer decides how many processes stand above it."""
+        deep = chain("some-shell", 100)
+        before = opened()
+        assert inside.attempt_of(deep) == inside.UNKNOWN, "what may stand above it was not looked at: it needs a token"
+        assert 0 < opened() - before < 60 + 2 * OWN_LOOKS
+
+    def test_a_shell_in_a_deep_terminal_is_known(
+        self, chain: Callable[[str, int], int], opened: Callable[[], int]
+    ) -> None:
+        shell = chain("some-shell", 25)
+        before = opened()
+        assert inside.attempt_of(shell) is None
+        assert opened() - before < 25 + 2 * OWN_LOOKS, "one look at each that stands above it"
+
+    @pytest.mark.parametrize("name", ["rota-shim", "rota-zygote"])
+    @pytest.mark.parametrize("links", [0, 25, 100])
+    def test_no_depth_hides_a_supervisor(self, chain: Callable[[str, int], int], name: str, links: int) -> None:
+        assert inside.attempt_of(chain(name, links)) == inside.UNKNOWN
+
+    def test_who_dies_above_it_while_it_is_looked_at_does_not_lengthen_the_look(
+        self, chain: Callable[[str, int], int], opened: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shell = chain("some-shell", 40)
+        real = procs.name_and_parent
+
+        def vanishes(pid: int) -> tuple[bytes, int] | None:
+            found = real(pid)
+            return None if found is not None and found[0] == b"some-shell" else found
+
+        monkeypatch.setattr(procs, "name_and_parent", vanishes)
+        before = opened()
+        assert inside.attempt_of(shell) == inside.UNKNOWN
+        assert opened() - before < 60 + 2 * OWN_LOOKS
 
     def test_who_is_gone_cannot_be_asked(self) -> None:
         with subprocess.Popen(["true"]) as process:

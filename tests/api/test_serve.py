@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +71,49 @@ def test_nor_who_says_half_a_head(hasty: None) -> None:
         assert await reader.read() == b""
 
     talk(half)
+
+
+def test_whether_a_caller_is_a_job_is_looked_at_once_it_asks_for_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is closed at once costs the event loop no look at the processes above its peer."""
+    looks: list[socket.socket] = []
+    monkeypatch.setattr(serve._Connection, "_peer_uid", lambda self, quick=False: 7)
+
+    def is_job(self: object, link: socket.socket) -> bool:
+        looks.append(link)
+        return False
+
+    monkeypatch.setattr(serve._Connection, "_is_job", is_job)
+
+    async def telling(scope: Any, receive: Any, send: Any) -> None:
+        name = scope["client"][0].encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(name))]})
+        await send({"type": "http.response.body", "body": name})
+
+    async def callers() -> None:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "s"))
+        server = serve._Server(serve._config(telling))
+        task = asyncio.create_task(server.serve([listening]))
+        try:
+            async with asyncio.timeout(60):
+                while not server.started:
+                    await asyncio.sleep(0.005)
+                for _ in range(20):
+                    _, writer = await asyncio.open_unix_connection(tmp_path / "s")
+                    writer.close()
+                reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+                for _ in range(2):
+                    writer.write(HEAD + b"content-length: 0\r\n\r\n")
+                    assert (await reader.readuntil(b"uid=7")).startswith(b"HTTP/1.1 200")
+                writer.close()
+        finally:
+            server.should_exit = True
+            await task
+
+    asyncio.run(callers())
+    assert len(looks) == 1
 
 
 def test_nor_half_of_a_second_one(hasty_with_heads: None) -> None:

@@ -274,6 +274,7 @@ class _Connection(HttpToolsProtocol):
         self._taking: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._seat: Seat | None = None
+        self._unseen: int | None = None  # the account at the other end, until it is looked whether that is a job
         peer = transport.get_extra_info("socket")
         uid = self._peer_uid() if peer.family == socket.AF_UNIX else None
         try:
@@ -281,10 +282,7 @@ class _Connection(HttpToolsProtocol):
         except Refusal as refusal:
             self._turn_away(refusal, peer.fileno())
             return
-        if uid is not None:
-            # A job has an account, of its person or of this server, but not that one's powers here: an agent's run is
-            # the agent's, who is no more than its role. So a job is not known by its account and needs a token.
-            self.client = (f"{'job' if self._is_job(peer) else 'uid'}={uid}", 0)
+        self._unseen = uid
         self._patience = self.loop.call_later(self.patience.first_byte_s, self._impatient)
 
     def _party(self, uid: int | None) -> str:
@@ -319,6 +317,12 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._unseen is not None:
+            # A job has an account, of its person or of this server, but not that one's powers here: an agent's run is
+            # the agent's, who is no more than its role. So a job is not known by its account and needs a token. Only
+            # now, since a connection that asks for nothing is cheap to make.
+            is_job = self._is_job(self.transport.get_extra_info("socket"))
+            self.client, self._unseen = (f"{'job' if is_job else 'uid'}={self._unseen}", 0), None
         self._head += len(data)
         super().data_received(data)
         if self.transport.is_closing():

@@ -14,52 +14,55 @@ import re
 from rota.adapters.backends import procs
 from rota.core.ids import is_attempt_id
 
-SUPERVISOR = b"/rota/adapters/backends/zygote.py"  # a word of the command line of the zygote, its workers and shims
+SUPERVISORS = (b"rota-zygote", b"rota-shim")  # as zygote and worker call themselves: only a process can name itself
 GROUP = re.compile(r"/(rota-[0-9a-f]{8})(?=/|$)")
-MAX_COMMAND = 4096
 MAX_GROUPS = 1 << 16
 UNKNOWN = ""
 CLIMBS = 10
+MAX_ANCESTORS = 100  # a shell has about ten
 
 
 def attempt_of(pid: int) -> str | None:
-    """None = of none; UNKNOWN = it cannot be told of which, or the process is gone and cannot be asked any more."""
-    ours = (lineage(os.getpid()) or set()) | {1}
+    """None = of none; UNKNOWN = it cannot be told of which, it is deeper than MAX_ANCESTORS below the first process, or
+    it is gone and cannot be asked any more. A bounded amount of work: the event loop does it for each caller."""
+    ours = {1, *(lineage(os.getpid()) or ())}
     if pid in ours:
         return None
-    above, mark = lineage(pid), _mark(pid)
+    mark = _mark(pid)
+    if mark and mark != os.environ.get(procs.MARKER, ""):
+        return mark if is_attempt_id(mark) and procs.start_time(pid) is not None else UNKNOWN
+    if _groups(pid) - _groups(os.getpid()):
+        return UNKNOWN
+    # In no group of a Rota server it can still be a job: its account may have a group to move it to.
+    above = _climb(pid, MAX_ANCESTORS)
     if above is None or procs.start_time(pid) is None:
         return UNKNOWN
-    supervised = any(_is_supervisor(each) for each in above - ours) or bool(_groups(pid) - _groups(os.getpid()))
-    if mark == os.environ.get(procs.MARKER, ""):
-        mark = ""
-    if mark:
-        return mark if is_attempt_id(mark) else UNKNOWN
-    return UNKNOWN if supervised else None
+    return UNKNOWN if any(above[each] in SUPERVISORS for each in above.keys() - ours) else None
 
 
 def lineage(pid: int) -> set[int] | None:
-    """A process and all above it; None when it is gone. Where one in between dies while we climb, its children have
-    another parent by now and we begin again: a chain that ends early would hide who stands above it."""
+    """A process and all above it; None when it is gone."""
+    above = _climb(pid, None)
+    return None if above is None else set(above)
+
+
+def _climb(pid: int, limit: int | None) -> dict[int, bytes] | None:
+    """A process and all above it, with their names; None when it is gone, or after `limit` looks. Where one in between
+    dies while we climb, its children have another parent by now and we begin again: a chain that ends early would hide
+    who stands above it."""
+    looks = 0
     for _ in range(CLIMBS):
-        found: set[int] = set()
-        up: int | None = pid
+        found: dict[int, bytes] = {}
+        up = pid
         while up and up not in found:
-            found.add(up)
-            up = procs.parent(up)
-        if up is not None:
+            looks += 1
+            seen = procs.name_and_parent(up) if limit is None or looks <= limit else None
+            if seen is None:
+                break
+            found[up], up = seen
+        else:
             return found
     return None
-
-
-def _is_supervisor(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
-            words = file.read(MAX_COMMAND).split(b"\0")
-    except OSError as error:
-        procs.must_be_known(error)
-        return False
-    return any(word.endswith(SUPERVISOR) for word in words)
 
 
 def _groups(pid: int) -> set[str]:

@@ -68,6 +68,15 @@ def parent(pid: int) -> int | None:
     return None if stat is None else int(stat[1])
 
 
+def name_and_parent(pid: int) -> tuple[bytes, int] | None:
+    """What a process calls itself, and its parent; None when there is no such process."""
+    text = _stat_text(pid)
+    if text is None:
+        return None
+    name, _, rest = text.partition(b"(")[2].rpartition(b")")
+    return name, int(rest.split(maxsplit=2)[1])
+
+
 def children(pid: int) -> list[int]:
     """The direct children of a process (of all its threads)."""
     found: list[int] = []
@@ -229,18 +238,22 @@ def kill_marked(attempt_id: str, uid: int, deadline: float) -> bool:
 
 def _stat(pid: int | str) -> list[bytes] | None:
     """Fields of /proc/<pid>/stat from the third (state) on; the second, the command, may contain anything."""
+    text = _stat_text(pid)
+    return None if text is None else text[text.rindex(b")") + 2 :].split()
+
+
+def _stat_text(pid: int | str) -> bytes | None:
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError as error:
         must_be_known(error)
         return None
     try:
-        text = os.read(fd, 4096)
+        return os.read(fd, 4096)
     except OSError:
         return None
     finally:
         os.close(fd)
-    return text[text.rindex(b")") + 2 :].split()
 
 
 def _read_text(path: str) -> str:
