@@ -92,6 +92,8 @@ def test_a_system_unit(tmp_path: Path) -> None:
     assert parsed["Service"]["StateDirectory"] == "rota"
     assert parsed["Service"]["EnvironmentFile"] == "-/etc/rota/rota.env"
     assert (tmp_path / "etc/rota/rota.env").exists()
+    assert (tmp_path / "etc/rota/server-account").read_text() == "rota\n", "so that clients send it their tokens"
+    assert (tmp_path / "etc/rota/server-account").stat().st_mode & 0o777 == 0o644
     assert parsed["Service"]["Environment"] == "ROTA_DATA_DIR=/var/lib/rota"
     (line,) = [line for line in said.splitlines() if "token create" in line]
     assert said.index(line) < said.index("enable --now")

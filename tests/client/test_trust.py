@@ -4,6 +4,7 @@ nothing. Real listeners of a second account."""
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -218,6 +219,96 @@ def test_where_the_kernel_says_nothing_it_is_sent(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(RotaError, match="answers"):
             blocking(found.url)
         assert SECRET in found.got()
+
+
+def namespaced(attempt: Callable[[], None], ids: str) -> str:
+    """Do it as another account in a user namespace in which only these ids are known; say what came of it."""
+    ready, made, told = os.pipe(), os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = "nothing"
+        signal.alarm(60)  # whatever happens, the test goes on
+        try:
+            os.setgroups([])
+            os.setgid(THIEF + 1)
+            os.setuid(THIEF + 1)
+            if ctypes.CDLL(None, use_errno=True).unshare(0x10000000):  # CLONE_NEWUSER
+                said = "no namespace"
+            os.write(ready[1], b"x")
+            os.read(made[0], 1)
+            if said == "nothing":
+                attempt()
+        except RotaError as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(told[1], said.encode())
+            os._exit(0)
+    os.close(told[1])
+    os.read(ready[0], 1)
+    Path(f"/proc/{pid}/uid_map").write_text(ids)
+    os.write(made[1], b"x")
+    with open(told[0], "rb") as answer:
+        said = answer.read().decode()
+    os.waitpid(pid, 0)
+    for end in (*ready, *made):
+        os.close(end)
+    if said == "no namespace":
+        pytest.skip("no user namespaces here")
+    return said
+
+
+@pytest.mark.parametrize("way", [blocking, asynchronous, lease])
+def test_in_a_namespace_that_does_not_know_the_server_s_account_it_is_sent(
+    way: Callable[[str], None], lookup: None
+) -> None:
+    """Apptainer, bubblewrap and rootless containers on the host's network: the kernel calls every account there but
+    one's own by the overflow number, root's as well, so it has not said that a stranger listens."""
+    only_own = f"{THIEF + 1} {THIEF + 1} 1"
+    with stub(lambda asked: ok({"status": "ok", "jobs": []})) as root_s:
+        assert "Untrusted" not in namespaced(lambda: way(root_s.url), only_own)
+        assert root_s.asked[0].headers["x-auth-token"] == SECRET
+
+
+def test_also_at_a_unix_socket(tmp_path: Path) -> None:
+    where = f"/tmp/rota-trust-{os.getpid()}.sock"
+    try:
+        with thief("AF_UNIX", where) as found:
+            Path(where).chmod(0o777)
+            assert "answers" in namespaced(lambda: blocking(found.url), f"{THIEF + 1} {THIEF + 1} 1")
+            assert SECRET in found.got()
+    finally:
+        Path(where).unlink(missing_ok=True)
+
+
+def test_a_stranger_whom_the_namespace_does_know_is_refused() -> None:
+    with thief() as found:
+        said = namespaced(lambda: blocking(found.url), f"{THIEF} {THIEF} 2")
+        assert said.startswith("Untrusted: "), said
+        assert "uid54321" in said
+        assert "rota_" not in found.got()
+
+
+def test_nobody_is_refused_where_every_account_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The overflow number is an account's own number, too: outside such a namespace it means that account."""
+    monkeypatch.setattr(sys.modules[__name__], "THIEF", 65534)
+    with thief() as found:
+        with pytest.raises(Untrusted):
+            blocking(found.url)
+        assert "rota_" not in found.got()
+
+
+def test_an_admin_can_say_for_the_whole_machine_who_runs_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "SYSTEM_FILE", str(tmp_path / "server-account"))
+    (tmp_path / "server-account").write_text("54321\n")
+    with thief() as found:
+        with pytest.raises(RotaError, match="answers"):
+            blocking(found.url)
+        monkeypatch.setenv("ROTA_SERVER_ACCOUNT", "nobody")  # one's own word adds to it
+        with pytest.raises(RotaError, match="answers"):
+            blocking(found.url)
+        assert found.got().count(SECRET) == 2
 
 
 class TestWhoIsTrusted:

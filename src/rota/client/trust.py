@@ -3,8 +3,12 @@
 A port of this machine is anybody's while its server is down: another account could listen there and collect tokens. So
 before a token goes out over an unencrypted connection to this machine, the kernel is asked whose socket is at the other
 end. It must be root's, one's own (an ssh tunnel is), the system account `rota`, or that of an account that was named
-(ROTA_SERVER_ACCOUNT, or `rota login --server-account`). Under https the certificate answers the question; of another
-machine's sockets this kernel knows nothing.
+(ROTA_SERVER_ACCOUNT, or `rota login --server-account`; by an admin for everybody: /etc/rota/server-account). Under
+https the certificate answers the question; of another machine's sockets this kernel knows nothing.
+
+In a user namespace (Apptainer, bubblewrap, a rootless container on the host's network) the kernel shows every account
+that has no number there as the overflow number, root as well. It then says nothing of the other end, so the token is
+sent, as it is to other machines: nobody else can put this process into such a namespace.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ from rota.client.errors import Untrusted
 
 VARIABLE = "ROTA_SERVER_ACCOUNT"
 FILE = "server-account"
+SYSTEM_FILE = "/etc/rota/server-account"  # root's word for everybody on this machine
+OVERFLOW = "/proc/sys/kernel/overflowuid"
+UID_MAP = "/proc/self/uid_map"
+ALL_UIDS = 0xFFFFFFFF  # the last number is nobody's: it means "none"
 ROOT = 0
 USUAL = "rota"
 FIRST_PERSON = 1000  # below are accounts of the system, by custom
@@ -33,14 +41,15 @@ def must_be_trusted(address: Address, link: Any, env: Mapping[str, str] | None =
     if address.tls:
         return
     uid = _unix_peer(link) if address.socket else _stranger(link, env)
-    if uid is None or is_trusted(uid, env):
+    if uid is None or is_trusted(uid, env) or _is_unmapped(uid):
         return
     name = _name(uid)
     said = name or str(uid)
     raise Untrusted(
         f"{address} is held by the account {name or f'uid{uid}'}, which is neither root nor yours, so your token was "
         f"not sent there; if that account runs your Rota server, say so once: `rota login --server-account {said}`, or "
-        f"{VARIABLE}={said}; else the server is down and somebody else has its port: tell your admin"
+        f"{VARIABLE}={said}, or an admin for everybody in {SYSTEM_FILE}; else the "
+        f"server is down and somebody else has its port: tell your admin"
     )
 
 
@@ -85,9 +94,20 @@ def is_trusted(uid: int, env: Mapping[str, str]) -> bool:
     return uid < FIRST_PERSON and _number(USUAL) == uid
 
 
+def _is_unmapped(uid: int) -> bool:
+    """Return whether this number stands for any account that has none in the user namespace of this process."""
+    if str(uid) != _kept(OVERFLOW).strip():
+        return False
+    try:
+        known = sum(int(line.split()[2]) for line in _kept(UID_MAP).splitlines())
+    except (IndexError, ValueError):
+        return False
+    return 0 < known < ALL_UIDS
+
+
 def _named(env: Mapping[str, str]) -> list[str]:
-    """The accounts that were said to run the server."""
-    text = env.get(VARIABLE) or _kept(account_file(env))
+    """The accounts that were said to run the server: by oneself, and by an admin for the whole machine."""
+    text = (env.get(VARIABLE) or _kept(account_file(env))) + "," + _kept(SYSTEM_FILE)
     return [word.strip() for word in text.replace("\n", ",").split(",") if word.strip()]
 
 

@@ -81,6 +81,7 @@ def install(system: bool | None, root: Path, account: str, dry_run: bool) -> Non
         click.echo("\n".join(f"# {path}\n{text}" for path, text in units.items()), nl=False)
         return
     from rota.cli.units import MARK
+    from rota.client.trust import SYSTEM_FILE
 
     for path in units:
         if path.exists() and MARK not in path.read_text(errors="replace"):
@@ -90,6 +91,8 @@ def install(system: bool | None, root: Path, account: str, dry_run: bool) -> Non
             _write(path, text, 0o644)
         if not site.env_there.exists():
             _write(site.env_there, ENV_TEXT, 0o600)
+        if account:  # or every person would have to name it before a token is sent
+            _write(site.env_there.with_name(Path(SYSTEM_FILE).name), f"{account}\n", 0o644)
     except OSError as error:
         hint = "; as root, or with --user" if site.system else ""
         _refuse(f"cannot write {error.filename}: {error.strerror}{hint}")
