@@ -23,6 +23,16 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok" if scope.get("rota.whole") else b"OK"})
 
 
+async def web_socket(scope: Any, receive: Any, send: Any) -> None:
+    """Says what is said to it."""
+    if scope["type"] == "http":
+        return await app(scope, receive, send)
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (said := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": said["text"]})
+
+
 def talk(what: Talk, app: Any = app) -> None:
     async def inside() -> None:
         listening = socket.create_server(("127.0.0.1", 0))
@@ -263,6 +273,75 @@ def test_a_body_in_small_chunks_is_no_long_trailer() -> None:
         assert b"200 OK" in await reader.readuntil(b"\r\n\r\nok")
 
     talk(small)
+
+
+UPGRADE = (
+    b" /ws HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"content-length: 3\r\n\r\nabc",
+        b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"x: y\r\n" * 200 + b"\r\n",
+        b"x: " + b"y" * 10_000 + b"\r\n\r\n",
+    ],
+    ids=["body", "chunks", "many headers", "long header"],
+)
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+def test_a_handshake_that_cannot_be_read_is_refused(method: bytes, rest: bytes) -> None:
+    async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(method + UPGRADE + rest)
+        said = await reader.read()
+        assert said.startswith(b"HTTP/1.1 400 ") and b"handshake" in said
+
+    talk(odd, web_socket)
+
+
+@pytest.mark.parametrize("rest", [b"content-length: 3\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n"])
+def test_nor_is_the_body_of_a_handshake_waited_for(rest: bytes, hasty: None) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"GET" + UPGRADE + rest)
+        assert not (await reader.read()).startswith(b"HTTP/1.1 101 ")
+
+    talk(silent, web_socket)
+
+
+@pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["first", "second"])
+def test_a_web_socket_is_not_hung_up_on_for_its_head(before: bytes, hasty_with_heads: None) -> None:
+    """Also one whose connection had a request before it, as proxies keep theirs."""
+
+    async def watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if before:
+            writer.write(before)
+            assert b"200 OK" in await reader.readuntil(b"ok")
+        writer.write(b"GET" + UPGRADE + b"\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        with pytest.raises(TimeoutError):  # the text frame is sent last
+            async with asyncio.timeout(1):
+                await reader.read(1)
+        writer.write(b"\x81\x82\x00\x00\x00\x00go")
+        assert await reader.readexactly(4) == b"\x81\x02go"
+
+    talk(watch, web_socket)
+
+
+def test_an_upgrade_to_anything_else_is_a_plain_request(hasty: None) -> None:
+    """Some clients ask for HTTP/2 with their first request. They get their answer, however long it takes."""
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(1)
+        await app(scope, receive, send)
+
+    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            writer.write(HEAD + b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc")
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\nok")
+
+    talk(ask, slow)
 
 
 def test_a_body_that_came_with_its_head_is_known_to_be_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 MAX_HEAD = 1 << 16
+ODD_HANDSHAKE = "A WebSocket handshake has no body, at most 128 headers, and at most 8 KiB in each line."
 PARTING_S = 3
 LAST_LOOK_S = 0.1  # what came while the event loop was held up is read before its sender is given up
 TAKE_WITHIN_S = 30.0
@@ -330,8 +331,12 @@ class _Connection(HttpToolsProtocol):
         if self._head > MAX_HEAD:
             what = "trailers" if self._in_body else "head"
             self.send_400_response(f"The {what} of a request may have {MAX_HEAD} bytes.")
-        elif self._patience is None and getattr(self.cycle, "response_complete", False):
-            # a next head, or a body that was refused; of a WebSocket there is no cycle
+        elif (
+            self._patience is None
+            and getattr(self.cycle, "response_complete", False)
+            and self.transport.get_protocol() is self  # no WebSocket by now
+        ):
+            # a next head, or a body that was refused
             self._patience = self.loop.call_later(self.patience.head_s, self._give_up)
 
     def send_400_response(self, msg: str) -> None:
@@ -349,13 +354,18 @@ class _Connection(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         super().handle_websocket_upgrade()
+        self._calm()
         watch = self.transport.get_protocol()
         if self._seat is not None and isinstance(watch, _Watch):
             self.seats.busy(self._seat)
             watch.leave, self._seat = partial(self.seats.leave, self._seat), None
+        if isinstance(watch, _Watch) and not watch.handshake_initiated:
+            # It was given the whole head and could not read it. It says nothing of that, and would wait for ever.
+            self.send_400_response(ODD_HANDSHAKE)
 
     def on_headers_complete(self) -> None:
-        self._calm()
+        if not (self.parser.should_upgrade() and self._should_upgrade()):
+            self._calm()  # else a body may follow, which is waited for no longer than a head
         self.scope["rota.hang_up"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
         self._head, self._body, self._in_body = 0, 0, True
