@@ -206,6 +206,40 @@ def test_a_damaged_row_is_named(path: Path, opener: Opener, sql: str, match: str
 
 
 @pytest.mark.parametrize(
+    ("column", "body", "match"),
+    [
+        ("spec", "{", "its spec cannot be read: JSONDecodeError"),
+        ("spec", '{"name":"a"}', "its spec cannot be read"),
+        ("spec", '{"name":"a","workdir":"/"}', "its spec cannot be read: KeyError"),
+        ("spec", '{"name":"a","argv":1,"workdir":"/"}', "its spec cannot be read: TypeError"),
+        ("spec", '{"name":"a","argv":[],"workdir":"/"', "its spec cannot be read: JSONDecodeError"),
+        ("spec", '{"name":"a","argv":[],"workdir":"/","colour":"red"}', "its spec cannot be read: TypeError.*colour"),
+        ("facts", "[", "its facts cannot be read: JSONDecodeError"),
+        ("facts", '{"expected_s":1.0}', "its facts cannot be read: TypeError.*expected_from"),
+        ("facts", '{"expected_s":1.0,"expected_from":"limit","past":[1]}', "its facts cannot be read"),
+        ("state", "dancing", "there is no state 'dancing'"),
+    ],
+)
+def test_a_row_that_is_whole_and_says_nothing_is_named(
+    path: Path, opener: Opener, column: str, body: str, match: str
+) -> None:
+    """Its sums are right: another version, or a defect, wrote it."""
+    from rota.adapters.store import runrows
+
+    lived(path)
+    with sqlite3.connect(path) as hand:
+        hand.execute(f"UPDATE runs SET {column} = ? WHERE seq = 7", (body,))
+        hand.row_factory = sqlite3.Row
+        row = hand.execute("SELECT * FROM runs WHERE seq = 7").fetchone()
+        spec_sum = runrows.spec_checksum(row["id"], row["spec"], row["env"])
+        facts_sum = runrows.facts_checksum(*[row[name] for name in runrows.RUN_COLUMNS[:7]], row["facts"])
+        hand.execute("UPDATE runs SET spec_sum = ?, facts_sum = ? WHERE seq = 7", (spec_sum, facts_sum))
+    hand.close()
+    with pytest.raises(StoreBroken, match=f"table runs, row '{row['id']}': {match}"):
+        opener(str(path)).load()
+
+
+@pytest.mark.parametrize(
     ("sql", "match"),
     [
         ("UPDATE events SET body = '{}' WHERE seq = 4", "table events, row 4: is not what was written"),

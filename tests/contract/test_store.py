@@ -401,3 +401,21 @@ def test_a_row_that_does_not_say_when_it_got_into_line(store: SqlStore) -> None:
     never = replace(run, state=RunState.CANCELLED, queued_at=None)
     assert '"queued_at":null' in runrows.facts_text(never), "stopped before it ever was in line"
     assert '"queued_at"' not in runrows.facts_text(replace(run, state=RunState.HELD, queued_at=None))
+
+
+def test_what_differs_between_runs_is_told_from_what_they_share(store: SqlStore) -> None:
+    """A name or a command may hold what looks like a later field; runs that share all else differ in these alone."""
+    house = House(store)
+    cluster(house)
+    odd = ["plain", ',"workdir":"/other"', '{"argv":[]}', '\\",\\"workdir\\":', "é\0\ud800"]
+    wanted = {}
+    for name in odd:
+        for more in ({}, {"labels": {"workdir": "x"}}, {"env": {"A": "1"}}, {"depends_on": (Dependency("none"),)}):
+            run = house.submit(name=name, argv=("echo", name, "workdir", ":"), **more)
+            wanted[run.id] = run.spec
+    house.commit()
+    same(house)
+    assert {run_id: run.spec for run_id, run in store.load().runs.items()} == wanted
+    assert {run.id: run.spec for run in store.runs(RunFilter())} == wanted
+    for run_id, spec in wanted.items():
+        assert (found := store.run(run_id)) is not None and found.spec == spec

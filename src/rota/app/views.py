@@ -131,18 +131,22 @@ class Window:
             self.archived: set[str] = set()
             self.policy = state.policy
             self._nodes_changed = -1
-            live = [run for run in state.runs.values() if run.state not in ENDED]
-            self.runs = {run.id: run for run in live}
-            self.people.update([run.user for run in live])
-            self.archived = {run.id for run in live if run.archived_at is not None}
+            self.runs = state.runs.copy()
+            for run in state.runs.values():
+                if run.state in ENDED:
+                    del self.runs[run.id]
+                elif run.archived_at is not None:
+                    self.archived.add(run.id)
+            self.people.update({user: load.queued + load.running for user, load in state.load.items()})
             # Where most runs stand is known: in the lanes of the scheduler's queue.
             for lane in state.queue.lanes():
                 self.lines.setdefault((lane.user, lane.band), []).extend(lane.runs)
             for line in self.lines.values():
                 line.sort()
-            for run in live:
-                if run.state is not RunState.QUEUED or run.id not in state.queue:
-                    self._stand(run)
+            if len(state.queue) < len(self.runs):
+                for run in self.runs.values():
+                    if run.id not in state.queue:
+                        self._stand(run)
             self._switches(state)
 
     def show(self, state: State) -> None:

@@ -68,7 +68,7 @@ def of_bucket(number: int) -> float:
 def nearness(points: Points, bound_s: float, done_s: float) -> int:
     """The bucket of what is left. Asked of everything that runs in every pass, so what was found out is kept, for
     progress in steps of about a fiftieth."""
-    return _nearness(points, bound_s, int(math.log2(done_s + 1.0) * FINE))
+    return _nearness(points, bound_s, int(math.log2(done_s + 1.0) * FINE) if done_s else 0)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import starmap
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -161,17 +162,10 @@ def _shared(read: Convert) -> Convert:
 
 
 def maker(cls: type[T]) -> Callable[[Mapping[str, Any]], T]:
-    """Return a constructor of `cls` from its fields that takes a quarter of the time where `cls` is frozen with slots.
-
-    The constructor of a frozen class sets each field through `object.__setattr__`. Here a twin that is not frozen, with
-    the same fields in the same slots, is constructed and then declared to be a `cls`."""
-    if cls.__bases__ != (object,) or hasattr(cls, "__post_init__") or "__slots__" not in vars(cls):
+    """Return a constructor of `cls` from its fields by name; where `cls` has a twin, it takes a quarter of the time."""
+    twin = _twin(cls)
+    if twin is None:
         return lambda known: cls(**known)
-    fields = [
-        (f.name, f.type, dataclasses.field(default=f.default, default_factory=f.default_factory, kw_only=f.kw_only))
-        for f in dataclasses.fields(cls)  # type: ignore[arg-type]
-    ]
-    twin = dataclasses.make_dataclass(cls.__name__, fields, slots=True, eq=False, repr=False)
 
     def make(known: Mapping[str, Any]) -> T:
         made: Any = twin(**known)
@@ -179,3 +173,32 @@ def maker(cls: type[T]) -> Callable[[Mapping[str, Any]], T]:
         return made  # type: ignore[no-any-return]
 
     return make
+
+
+def bulk_maker(cls: type[T]) -> Callable[[Iterable[Sequence[Any]]], list[T]]:
+    """Return a constructor of many `cls`, each from the values of all its fields in their order."""
+    twin = _twin(cls)
+    if twin is None:
+        return lambda many: list(starmap(cls, many))
+
+    def make(many: Iterable[Sequence[Any]]) -> list[T]:
+        made: list[Any] = list(starmap(twin, many))
+        for one in made:
+            one.__class__ = cls
+        return made
+
+    return make
+
+
+def _twin(cls: type) -> type | None:
+    """Return a class with the same fields in the same slots that is not frozen, or None where there can be none.
+
+    The constructor of a frozen class sets each field through `object.__setattr__`. It is quicker to construct a twin
+    and to declare it to be a `cls`."""
+    if cls.__bases__ != (object,) or hasattr(cls, "__post_init__") or "__slots__" not in vars(cls):
+        return None
+    fields = [
+        (f.name, f.type, dataclasses.field(default=f.default, default_factory=f.default_factory, kw_only=f.kw_only))
+        for f in dataclasses.fields(cls)
+    ]
+    return dataclasses.make_dataclass(cls.__name__, fields, slots=True, eq=False, repr=False)

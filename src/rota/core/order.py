@@ -26,6 +26,7 @@ _KEYS: Mapping[Ordering, Callable[[Policy, Run], Key]] = {
     Ordering.LAS: las.key,
     Ordering.AUTO: auto.key,
 }
+_AUTO = Ordering.AUTO  # to look a member up takes longer than all the rest of `band`, up to Python 3.11
 MOVING = frozenset({Ordering.SRTF, Ordering.LAS, Ordering.AUTO})  # those that have a standing
 
 
@@ -38,7 +39,7 @@ def band(policy: Policy, run: Run) -> Band:
     """What runs of one lane share besides person, shape and sweep."""
     spec = run.spec
     # of two that differ in priority one may be stopped for the other, and must then let it pass
-    kind: Band = auto.band(policy, run) if policy.ordering is Ordering.AUTO else (run.priority,)
+    kind: Band = auto.band(policy, run) if policy.ordering is _AUTO else (run.priority,)
     if spec.filler or spec.reservation:
         return (*kind, spec.filler, spec.reservation)
     return kind

@@ -114,6 +114,7 @@ class Queue:
             if lane is None:
                 lane = found[user, id(request), group, band] = (place, [])
             lane[1].append((key, run_id))
+            self._where[run_id] = (lane[0], key)
         for place, runs in found.values():
             if place in self._lanes:  # an equal request that is another object
                 for key, run_id in runs:
@@ -121,7 +122,6 @@ class Queue:
                 continue
             runs.sort()
             self._open(Lane(place, self._shape(place[1]), runs))
-            self._where.update([(run_id, (place, key)) for key, run_id in runs])
 
     def remove(self, run_id: str) -> None:
         place, key = self._where.pop(run_id)

@@ -237,8 +237,9 @@ class State:
         """After loading rows: build every index from the facts."""
         self.weights.add_all(run for run in self.runs.values() if run.state not in ENDED)
         at_once: list[Run] = []
+        queued = RunState.QUEUED
         for run in self.runs.values():
-            if run.state is RunState.QUEUED and not run.waiting_on and run.not_before <= self.at:
+            if run.state is queued and not run.waiting_on and run.not_before <= self.at:
                 at_once.append(run)
             else:
                 self._index(run)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from enum import Enum
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
@@ -234,6 +234,16 @@ def test_a_decoded_value_is_no_less_frozen_than_a_made_one() -> None:
     with pytest.raises(FrozenInstanceError):
         del read.name
     assert not hasattr(read, "__dict__")
+
+
+def test_values_made_in_bulk_are_as_those_made_one_by_one() -> None:
+    made = [replace(spec(), name=name) for name in ("a", "b")]
+    bulk = codec.bulk_maker(Spec)([getattr(one, field.name) for field in fields(Spec)] for one in made)
+    assert [type(one) for one in bulk] == [Spec, Spec] and bulk == made
+    with pytest.raises(FrozenInstanceError):
+        bulk[0].name = "other"  # type: ignore[misc]
+    with pytest.raises(TypeError, match="argument"):
+        codec.bulk_maker(Spec)([("a",)])
 
 
 @pytest.mark.parametrize("wrong", [{}, {"name": "a"}, {**codec.encode(spec()), "colour": "red"}])

@@ -23,7 +23,7 @@ from rota.core.run import ENDED
 from rota.core.state import State
 from rota.core.usage import Usage
 
-CHUNK = 5_000  # rows decoded in one go
+CHUNK = 500  # rows decoded in one go: few enough that they stay in the processor's cache
 REMEMBERED = 2_000  # ended runs that predictions learn from
 
 

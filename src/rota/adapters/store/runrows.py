@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 from zlib import crc32
 
 from rota.adapters.store.envs import EnvReader
-from rota.adapters.store.rows import UNREADABLE, Damaged, Row, SpecText, dumps, from_column, loads, to_column
+from rota.adapters.store.rows import UNREADABLE, Damaged, Row, SpecText, dumps, from_column, to_column
+from rota.adapters.store.specs import MOST_KEPT, SpecReader, loads_many
 from rota.core import codec
 from rota.core.run import ENDED, Attempt, Dependency, PastAttempt, Run, RunState, Spec
 
@@ -26,29 +27,38 @@ RUN_COLUMNS = [
     "facts",
     "facts_sum",
 ]
-# of the columns before the spec, in their order
-_SUMMED = "%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f"
-_make_run = codec.maker(Run)
-# Texts that a reader remembers; where there are more, hardly two are alike.
-MOST_KEPT = 10_000
+# the columns before the spec, in their order, and the facts
+_SUMMED = "%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f%s\x1f%s"
+_make_runs = codec.bulk_maker(Run)
 _STATES = {str(state): state for state in RunState}
-_IN_COLUMNS = {"seq", "id", "user", "state", "priority", "submitted_at", "ended_at", "spec"}
-_IN_FACTS = {
-    "expected_s",
-    "expected_from",
-    "waiting_on",
-    "not_before",
-    "retries",
-    "attempts_made",
-    "attempt",
-    "past",
-    "why",
-    "archived_at",
-    "queued_at",
-    "attained_s",
-    "belief",
-}
-if {field.name for field in fields(Run)} != _IN_COLUMNS | _IN_FACTS:  # a new field of Run must not get lost here
+_HELD = str(RunState.HELD)
+_UNSAID = -1.0  # no time: the facts do not say it
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the text of facts says of a run; many have the same."""
+
+    expected_s: float
+    expected_from: str
+    waiting_on: tuple[Dependency, ...] = ()
+    not_before: float = 0.0
+    retries: int = 0
+    attempts_made: int = 0
+    attempt: Attempt | None = None
+    past: tuple[PastAttempt, ...] = ()
+    why: str = ""
+    archived_at: float | None = None
+    queued_at: float | None = _UNSAID
+    attained_s: float = 0.0
+    belief: tuple[float, ...] = ()
+
+
+# A new field of Run must not get lost here, and `_values` has them in this order.
+_BEFORE = ["id", "seq", "user", "spec", "state", "priority", "submitted_at"]
+_IN_FACTS = [field.name for field in fields(_Facts)]
+_AT = _IN_FACTS.index("why")
+if [field.name for field in fields(Run)] != [*_BEFORE, *_IN_FACTS[:_AT], "ended_at", *_IN_FACTS[_AT:]]:
     raise TypeError("runrows.py does not write every field of Run")
 
 
@@ -86,13 +96,18 @@ def facts_text(run: Run) -> str:
 
 def _queued_at(state: str, submitted_at: float) -> float | None:
     """Of a run whose row does not say: most get into line at once, and older rows know no better."""
-    return None if state == RunState.HELD else submitted_at
+    return None if state == _HELD else submitted_at
+
+
+def facts_checksum(*values: object) -> int:
+    """Of the columns before the spec, and of the facts."""
+    return crc32((_SUMMED % values).encode())
 
 
 def _facts_sum(run: Run, facts: str) -> int:
     ended_at = None if run.ended_at is None else float(run.ended_at)
     written = (run.seq, run.id, to_column(run.user), run.state, run.priority, float(run.submitted_at), ended_at)
-    return crc32((_SUMMED % written + facts).encode())
+    return facts_checksum(*written, facts)
 
 
 def new_run_row(run: Run, text: SpecText) -> tuple[Any, ...]:
@@ -136,92 +151,74 @@ def edited_run_row(run: Run, text: SpecText) -> tuple[Any, ...]:
 
 
 class RunReader:
-    """Reads run rows, thousands in one go: equal environments and facts are decoded once, and JSON texts are joined so
-    that the decoder is called once and knows its keys."""
+    """Reads run rows, thousands in one go: what many have in common is decoded once."""
 
     def __init__(self, envs: EnvReader) -> None:
-        self._envs = envs
-        self._facts: dict[str, dict[str, Any]] = {}
+        self._specs = SpecReader(envs)
+        self._facts: dict[str, _Facts] = {}
+        self._users: dict[str, str] = {}
 
     def read(self, row: Row) -> Run:
         return self.read_many([row])[0]
 
     def read_many(self, found: Sequence[Row]) -> list[Run]:
-        for row in found:
-            _verify(row)
-        specs = self._read_specs(found)
-        facts = self._read_facts(found)
-        return [_run(row, spec, facts[row[10]]) for row, spec in zip(found, specs, strict=True)]
+        if not found:
+            return []
+        _verify(found)
+        _, run_ids, _, _, _, _, _, texts, envs, _, facts, _ = zip(*found, strict=True)
+        specs = self._specs.read_many(run_ids, texts, envs)
+        self._read_facts(run_ids, facts)
+        return _make_runs([self._values(row, spec) for row, spec in zip(found, specs, strict=True)])
 
-    def _read_specs(self, found: Sequence[Row]) -> list[Spec]:
-        bodies = _loads_many([row[7] for row in found], [row[1] for row in found], "spec")
-        self._envs.fetch({row[8] for row in found})
-        specs = []
-        for row, body in zip(found, bodies, strict=True):
-            try:
-                if row[8] != "{}":
-                    body["env"] = self._envs.of(row[8])
-                specs.append(codec.decode(Spec, body))
-            except UNREADABLE as error:
-                raise Damaged("runs", row[1], f"its spec cannot be read: {error!r}") from error
-        return specs
-
-    def _read_facts(self, found: Sequence[Row]) -> dict[str, dict[str, Any]]:
-        """Return what each text of facts says, those of earlier rows too. It is shared, so nobody may change it."""
+    def _read_facts(self, run_ids: Sequence[str], texts: Sequence[str]) -> None:
         if len(self._facts) > MOST_KEPT:
             self._facts.clear()
-        unknown = {row[10]: row[1] for row in found if row[10] not in self._facts}
-        self._facts |= zip(unknown, _loads_many(list(unknown), list(unknown.values()), "facts"), strict=True)
-        return self._facts
+        unknown = {text: run_id for text, run_id in zip(texts, run_ids, strict=True) if text not in self._facts}
+        bodies = loads_many([*unknown], [*unknown.values()], "facts")
+        for (text, run_id), body in zip(unknown.items(), bodies, strict=True):
+            try:
+                self._facts[text] = codec.decode(_Facts, body)
+            except UNREADABLE as error:
+                raise Damaged("runs", run_id, f"its facts cannot be read: {error!r}") from error
+
+    def _values(self, row: Row, spec: Spec) -> tuple[Any, ...]:
+        """Return the fields of a run in their order."""
+        seq, run_id, column, state, priority, submitted_at, ended_at, _, _, _, text, _ = row
+        facts = self._facts[text]
+        user = self._users.get(column)
+        if user is None:
+            user = self._users[column] = from_column(column)
+        if state not in _STATES:
+            raise Damaged("runs", run_id, f"there is no state {state!r}")
+        return (
+            run_id,
+            seq,
+            user,
+            spec,
+            _STATES[state],
+            priority,
+            submitted_at,
+            facts.expected_s,
+            facts.expected_from,
+            facts.waiting_on,
+            facts.not_before,
+            facts.retries,
+            facts.attempts_made,
+            facts.attempt,
+            facts.past,
+            ended_at,
+            facts.why,
+            facts.archived_at,
+            _queued_at(state, submitted_at) if facts.queued_at == _UNSAID else facts.queued_at,
+            facts.attained_s,
+            facts.belief,
+        )
 
 
-def _loads_many(texts: list[str], run_ids: list[str], what: str) -> list[Any]:
-    try:
-        together: list[Any] = loads(f"[{','.join(texts)}]")
-        if len(together) == len(texts):
-            return together
-    except ValueError:
-        pass
-    for text, run_id in zip(texts, run_ids, strict=True):  # which of them?
-        try:
-            loads(text)
-        except ValueError as error:
-            raise Damaged("runs", run_id, f"its {what} cannot be read: {error!r}") from error
-    raise Damaged("runs", "; ".join(run_ids[:3]), f"their {what} cannot be read together")
-
-
-def _verify(row: Row) -> None:
-    seq, run_id, user, state, priority, submitted_at, ended_at, spec, env, spec_sum, facts, facts_sum = row
-    if spec_sum != crc32(f"{run_id}\x1f{spec}\x1f{env}".encode()):
-        raise Damaged("runs", run_id, "its spec is not what was written")
-    if facts_sum != crc32((_SUMMED % (seq, run_id, user, state, priority, submitted_at, ended_at) + facts).encode()):
-        raise Damaged("runs", run_id, "its facts are not what was written")
-
-
-def _run(row: Row, spec: Spec, facts: Mapping[str, Any]) -> Run:
-    seq, run_id, user, state, priority, submitted_at, ended_at, *_ = row
-    try:
-        known = {
-            "id": run_id,
-            "seq": seq,
-            "user": from_column(user),
-            "spec": spec,
-            "state": _STATES[state],
-            "priority": priority,
-            "submitted_at": submitted_at,
-            "ended_at": ended_at,
-            "queued_at": _queued_at(state, submitted_at),
-            **facts,
-        }
-        if len(facts) > 2:
-            if "waiting_on" in facts:
-                known["waiting_on"] = tuple([codec.decode(Dependency, item) for item in facts["waiting_on"]])
-            if "attempt" in facts:
-                known["attempt"] = codec.decode(Attempt, facts["attempt"])
-            if "past" in facts:
-                known["past"] = tuple([codec.decode(PastAttempt, item) for item in facts["past"]])
-            if "belief" in facts:
-                known["belief"] = tuple(facts["belief"])
-        return _make_run(known)
-    except UNREADABLE as error:
-        raise Damaged("runs", run_id, f"cannot be read: {error!r}") from error
+def _verify(found: Sequence[Row]) -> None:
+    for seq, run_id, user, state, priority, submitted_at, ended_at, spec, env, spec_sum, facts, facts_sum in found:
+        if spec_sum != crc32(f"{run_id}\x1f{spec}\x1f{env}".encode()):
+            raise Damaged("runs", run_id, "its spec is not what was written")
+        written = (seq, run_id, user, state, priority, submitted_at, ended_at, facts)
+        if facts_sum != crc32((_SUMMED % written).encode()):
+            raise Damaged("runs", run_id, "its facts are not what was written")
