@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import time
+
+SAY_EVERY_S = 60.0
 
 SECRET = re.compile(
     r"""rota_[A-Za-z0-9_-]{20,}  # a token
@@ -33,6 +36,27 @@ class Discreet(logging.Formatter):
         return text
 
 
+class Seldom(logging.Filter):
+    """Lets each warning through once a minute, with how often it came so far: any caller can provoke those of a web
+    server, and would fill the disk with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came: dict[str, int] = {}
+        self._said_at: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        text, now = str(record.msg), time.monotonic()
+        self._came[text] = self._came.get(text, 0) + 1
+        if text in self._said_at and now - self._said_at[text] < SAY_EVERY_S:
+            return False
+        self._said_at[text] = now
+        record.msg = f"{text} ({self._came[text]} so far)"
+        return True
+
+
 def configure(*secrets: str, verbose: bool = False) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Discreet(secrets))
@@ -41,3 +65,4 @@ def configure(*secrets: str, verbose: bool = False) -> None:
     root.setLevel(logging.DEBUG if verbose else logging.INFO)
     for chatty in ("uvicorn", "websockets", "alembic", "sqlalchemy"):  # headers and parameters are in what they say
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").filters[:] = [Seldom()]

@@ -21,6 +21,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     observe.configure("open sesame", "", verbose=True)
     yield stream
     root.handlers[:], root.level = kept
+    logging.getLogger("uvicorn.error").filters.clear()
 
 
 def test_the_shared_token_and_whatever_looks_like_one(log: io.StringIO) -> None:
@@ -84,3 +85,20 @@ def test_the_chatter_of_libraries_is_kept_down(log: io.StringIO) -> None:
 def test_no_secret_is_no_reason_to_strike_out_everything(log: io.StringIO) -> None:
     logging.getLogger("x").info("plain")
     assert "plain" in log.getvalue()
+
+
+def test_what_any_caller_can_provoke_is_said_once_a_minute(log: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    web = logging.getLogger("uvicorn.error")
+    for _ in range(1000):
+        web.warning("Invalid HTTP request received.")
+        web.warning("Unsupported upgrade request.")
+    now += 61
+    web.warning("Invalid HTTP request received.")
+    for _ in range(2):
+        web.error("Exception in ASGI application")
+    said = log.getvalue()
+    assert said.count("Invalid HTTP") == 2 and "Invalid HTTP request received. (1001 so far)" in said
+    assert said.count("Unsupported") == 1
+    assert said.count("Exception in") == 2, "what went wrong here is said each time"
