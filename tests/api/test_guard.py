@@ -10,17 +10,33 @@ from typing import Any
 
 import pytest
 
-from rota.api.guard import HEADERS, HOSTS_REMEMBERED, LONGEST_HOST, MAX_BODY, Guard, is_open
+from rota.api.guard import (
+    HEADERS,
+    HOSTS_REMEMBERED,
+    LONGEST_HOST,
+    MAX_BODY,
+    MAX_MEMBERS,
+    SMALL_BODY,
+    Guard,
+    is_open,
+)
 from rota.api.house import House
 from rota.api.limits import Buckets
 from tests.api.kit import Answer, call, echo, gate_of, issue
 
 SESAME = {"x-auth-token": "open sesame"}
+JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture
 def guard(shared: House) -> Guard:
     return Guard(echo, shared)
+
+
+def _app(house: House) -> Any:
+    from rota.api.server import make_app
+
+    return make_app(house)
 
 
 def with_settings(house: House, **changes: Any) -> House:
@@ -237,6 +253,34 @@ class TestBody:
             answer = call(guard, path, "POST", headers, [b" " * (1 << 20)] * 4 + [b"{}"])
             assert answer.status == 413, path
             assert answer.headers["connection"] == "close"
+
+    def test_of_a_caller_who_is_not_known_only_a_small_one_is_taken(self, guard: Guard, shared: House) -> None:
+        much = b'"' + b"x" * SMALL_BODY + b'"'
+        for headers in ({"content-length": str(len(much))}, {}):
+            assert call(Guard(_app(shared), shared), "/login", "POST", {**JSON, **headers}, [much]).status == 413
+            leases = Guard(_app(shared), shared, lease_port=True)
+            assert call(leases, "/acquire", "POST", {**JSON, **headers}, [much]).status == 413
+        assert call(guard, "/login", "POST", JSON, [much[: SMALL_BODY - 2] + b'"']).status == 200
+        assert call(guard, "/runs", "POST", {**JSON, **SESAME}, [much]).status == 200
+
+    @pytest.mark.parametrize("member", [b'"k":1,', b"{},", b"[],"])
+    def test_many_members_are_refused_before_they_are_parsed(self, shared: House, member: bytes) -> None:
+        guard, headers = Guard(_app(shared), shared), {**JSON, **SESAME}
+        body = [b"{", *[member * 10_000] * (MAX_MEMBERS // 10_000 + 1), b"}"]
+        for path in ("/runs", "/queue/submit", "/sweeps", "/tokens"):
+            answer = call(guard, path, "POST", headers, body)
+            assert (answer.status, answer.headers["connection"]) == (413, "close"), path
+            assert "members" in answer.json["detail"]
+        house = replace(shared, people=Buckets(1.0, 1.0))  # what this costs is no other test's
+        assert call(Guard(echo, house), "/runs/0123456789ab/metrics", "POST", headers, body).status == 200
+
+    def test_large_ones_count_as_the_calls_they_cost(self, shared: House) -> None:
+        house = replace(shared, people=Buckets(1.0, 1000.0))
+        guard, body = Guard(echo, house), [b"[" + b"1," * 20_000 + b"1]"]
+        assert call(guard, "/runs", "POST", SESAME, body).status == 200
+        assert call(guard, headers=SESAME).status == 429
+        token, _ = issue(house.service, house.gate, "ann")
+        assert call(guard, headers={"x-auth-token": token}).status == 200, "whoever else calls is not concerned"
 
     def test_a_body_that_comes_a_byte_at_a_time_is_not_waited_for(self, shared: House) -> None:
         from rota.api.server import make_app

@@ -20,7 +20,7 @@ HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"ok" if scope.get("rota.whole") else b"OK"})
+    await send({"type": "http.response.body", "body": b"ok" if "rota.whole" in scope else b"OK"})
 
 
 async def web_socket(scope: Any, receive: Any, send: Any) -> None:

@@ -87,6 +87,13 @@ def test_what_is_hidden_looks_like_what_is_not_there(hidden: Secretive, route: s
     assert told == missing.body, "the two must not be told apart"
 
 
+@pytest.mark.parametrize("by", ["ben", "eve"])
+def test_nor_by_giving_back_what_is_no_lease_of_ones_own(hidden: Secretive, by: str) -> None:
+    ids = (hidden.run, hidden.held, hidden.job, "f" * 12)
+    answers = [hidden.lab.ask("POST", "/release", {"job_id": one}, by=by) for one in ids]
+    assert {(answer.status, answer.body) for answer in answers} == {(404, answers[-1].body)}
+
+
 def test_nor_at_the_port_that_needs_no_token(hidden: Secretive) -> None:
     ids = (hidden.run, hidden.held, hidden.job, "f" * 12)
     answers = {one: ask(hidden.lab.lease_port, "POST", "/release", {"job_id": one}) for one in ids}

@@ -33,6 +33,14 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY = 4 << 20
+# A body of this size is parsed within milliseconds whatever is in it. More is not taken from a caller who is not known.
+SMALL_BODY = 16 << 10
+# Members of lists and objects: these, not the bytes, are what parsing costs, and it is done on the event loop. A
+# request for a run has some dozens, a sweep's parameters and a diff of source code some thousands; rows of metrics are
+# nothing but members.
+MAX_MEMBERS, MAX_METRIC_MEMBERS = 50_000, 400_000
+# Members that count as one call for the bound on calls: a caller who sends the largest bodies gets one or two a second.
+MEMBERS_PER_CALL = 4
 HOSTS_REMEMBERED, LONGEST_HOST = 1000, 256
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login"})
@@ -80,9 +88,9 @@ class Guard:
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
-        if not scope.get("rota.whole"):  # the body is not here yet
-            receive = _bounded(receive, self._body_s)
         who: Principal = scope["rota.who"]
+        if not 0 <= scope.get("rota.whole", -1) <= SMALL_BODY:  # the body is large, or not here yet
+            receive = self._bounded(scope, receive)
         if who is STRANGER or scope["path"] in OPEN or not is_counted(scope["method"], scope["path"]):
             await self._app(scope, receive, _adding_headers(send))
             return
@@ -103,7 +111,24 @@ class Guard:
             return Turned(422, "to try something out write dry_run=true; nothing was done")
         if headers.length > MAX_BODY:
             return Turned(413, f"the body is larger than {MAX_BODY} bytes")
-        return self._identify(scope, headers, source, int(peer[2]) if peer and peer[1] == "uid" else None)
+        turned = self._identify(scope, headers, source, int(peer[2]) if peer and peer[1] == "uid" else None)
+        if turned is None and headers.length > self._most_bytes(scope):
+            return Turned(413, f"the body is larger than {SMALL_BODY} bytes, which takes a token to send")
+        return turned
+
+    def _most_bytes(self, scope: Scope) -> int:
+        unknown = scope["rota.who"] is STRANGER or scope["rota.by"] == "pid"
+        return SMALL_BODY if unknown else MAX_BODY
+
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        """Bound a body in bytes, members and time. What it costs to parse counts against its caller's calls."""
+        most_members = MAX_METRIC_MEMBERS if scope["path"].endswith("/metrics") else MAX_MEMBERS
+        caller: str = scope["rota.who"].name
+
+        def charge(members: int) -> None:
+            self._house.people.charge(caller, members / MEMBERS_PER_CALL, time.monotonic())
+
+        return _bounded(receive, self._body_s, self._most_bytes(scope), most_members, charge)
 
     def _browser(self, headers: _Headers, method: str) -> Turned | None:
         """A page of another site must not call us, neither under its own name (Origin) nor under one that it made
@@ -244,14 +269,16 @@ def _session(header: str) -> str | None:
     return None
 
 
-def _bounded(receive: Receive, within_s: float) -> Receive:
-    """No more than MAX_BODY, and not for ever."""
-    size = 0
+def _bounded(
+    receive: Receive, within_s: float, most_bytes: int, most_members: int, charge: Callable[[int], None]
+) -> Receive:
+    """Refuse a body beyond these bounds as it comes in; `charge` is told of the members of one that is whole."""
+    size = members = 0
     whole = False
     deadline: float | None = None
 
     async def bounded() -> Message:
-        nonlocal size, whole, deadline
+        nonlocal size, members, whole, deadline
         if whole:  # waiting for the client to go, which may take as long as the answer
             return await receive()
         if deadline is None:  # for all of it: a byte now and then does not buy time
@@ -261,10 +288,16 @@ def _bounded(receive: Receive, within_s: float) -> Receive:
                 message = await receive()
         except TimeoutError:
             raise HTTPException(408, f"the body did not come within {within_s:g} s", _CLOSE) from None
-        size += len(message.get("body", b""))
-        if size > MAX_BODY:
-            raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes", _CLOSE)
+        body = message.get("body", b"")
+        size += len(body)
+        if size > most_bytes:
+            raise HTTPException(413, f"the body is larger than {most_bytes} bytes", _CLOSE)
+        members += body.count(b",") + body.count(b"[") + body.count(b"{")
+        if members > most_members:
+            raise HTTPException(413, f"the body has more than {most_members:,} members; send less at once", _CLOSE)
         whole = not message.get("more_body", False)
+        if whole:
+            charge(members)
         return message
 
     return bounded

@@ -26,6 +26,11 @@ class Buckets:
             self._left.popitem(last=False)
         return wait
 
+    def charge(self, name: str, cost: float, now: float) -> None:
+        """Count a call that turned out to be as dear as `cost` calls; further ones wait until that is made good."""
+        left, at = self._left.pop(name, (self._burst, now))
+        self._left[name] = (min(self._burst, left + max(0.0, now - at) * self._rate) - cost, now)
+
     def empty(self, name: str, now: float) -> bool:
         """Would a call be refused? Takes nothing."""
         left, at = self._left.get(name, (self._burst, now))

@@ -393,7 +393,7 @@ class _Connection(HttpToolsProtocol):
         super().on_message_complete()
         # Most bodies come along with their head. The application has not begun then, and need not wait for them.
         if self._body <= MAX_BODY:
-            self.scope["rota.whole"] = True  # type: ignore[typeddict-unknown-key]
+            self.scope["rota.whole"] = self._body  # type: ignore[typeddict-unknown-key]
 
     def shutdown(self) -> None:
         """The server stops. A connection that was just taken and has not asked yet is let ask: left in the queue it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+from heapq import nsmallest
 
 from fastapi.exceptions import RequestValidationError
 
@@ -52,14 +53,14 @@ OTHER_WORDS = {
 
 def described(names: Iterable[str], known: Collection[str]) -> list[str]:
     """Return each unknown name with the known name that it resembles, in alphabetical order, MOST_NAMES at most."""
-    return [f"{name[:LONGEST_NAME]}: {_hint(name, known)}" for name in sorted(names)[:MOST_NAMES]]
+    return [f"{name[:LONGEST_NAME]}: {_hint(name, known)}" for name in nsmallest(MOST_NAMES, names)]
 
 
 def refuse(names: Iterable[str], known: Collection[str]) -> None:
     """Raise the 422 that names every unknown field; return when there is none."""
     faults = [
         {"type": "extra_forbidden", "loc": ("body", name), "msg": f"no such field: {_hint(name, known)}", "input": None}
-        for name in sorted(names)[:MOST_NAMES]
+        for name in nsmallest(MOST_NAMES, names)
     ]
     if faults:
         raise RequestValidationError(faults)

@@ -25,6 +25,7 @@ from starlette.routing import Route
 from rota.api.act import act, answers
 from rota.api.answers import Json
 from rota.api.bare import dry_run_of, key_of, served_by
+from rota.api.depends import seen
 from rota.api.dry import marked
 from rota.api.errors import RETRY_AFTER_S, SHORT, STATUS, is_shortage
 from rota.api.guard import MAX_BODY
@@ -224,6 +225,8 @@ async def release(request: Request) -> Response:
             if house.settings.private:  # there is nothing to be learnt here by trying ids
                 raise NotFound(f"no run {run_id[:50]!r}", "run_id") from None
             raise
+    elif house.only_own(who):
+        await run_in_threadpool(seen, house, who, run_id)  # a hidden run looks like one that is not there
     dry_run = dry_run_of(request)
     await act(house, who, EndLease(run_id), dry_run)
     return Json(marked({"released": True}, dry_run))
@@ -236,10 +239,10 @@ def _owner_at_this_port(house: House, run_id: str, scope: Mapping[str, Any]) -> 
     holder = run.spec.holder
     if holder is None or run.state in ENDED:
         raise Conflict(f"{run_id} is no lease, or one that is over")
-    seen = house.processes.look(holder.pid)
-    if seen is None or seen.holder != holder or seen.user != run.user:
+    found = house.processes.look(holder.pid)
+    if found is None or found.holder != holder or found.user != run.user:
         raise Forbidden(f"{run_id} was not taken through this port; give it back with its owner's token")
-    if _uid(scope) not in (seen.uid, ROOT):
+    if _uid(scope) not in (found.uid, ROOT):
         raise Forbidden(f"{run_id} belongs to {run.user}, who alone may give it back")
     return Principal(run.user, Role.USER)
 
