@@ -27,7 +27,7 @@ Read by clients, not by the server:
 |---|---|
 | `ROTA_URL`, `RESEARCH_AGENT_SERVER_URL` | `http://host:port`, `https://host` or `unix:///path/to/rota.sock` |
 | `ROTA_TOKEN`, `RESEARCH_AGENT_USER_AUTH_TOKEN` | the token to show |
-| `ROTA_SERVER_ACCOUNT` | who else than root or oneself runs the server here (names); for everybody: `/etc/rota/server-account` |
+| `ROTA_SERVER_ACCOUNT` | who runs the server here, if not root or oneself; for all: `/etc/rota/server-account` |
 | `GPUSCHED_URL` | the lease door, for `srun` and `rota run` |
 """
 
