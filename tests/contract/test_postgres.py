@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
+from rota.adapters.store import postgres as postgres_module
 from rota.adapters.store.compare import compare
 from rota.adapters.store.open import open_store
 from rota.app.ports import Fenced, RunFilter, StoreBusy, StoreUnusable
@@ -33,7 +35,17 @@ def cut(admin: Any, house: House) -> None:
     assert admin.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,)).fetchone() == (True,)
 
 
-def test_the_second_server_is_refused(url: str, opener: Opener) -> None:
+def test_a_session_that_is_just_ending_is_waited_for(url: str, opener: Opener) -> None:
+    """As after a restart: PostgreSQL ends the session of the server before a moment after that server has gone."""
+    before = opener(url)
+    leaving = threading.Timer(0.5, before.close)
+    leaving.start()
+    opener(url).begin_epoch()
+    leaving.join()
+
+
+def test_the_second_server_is_refused(url: str, opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_module, "START_WAIT_S", 0.1)
     first = House(opener(url))
     with pytest.raises(StoreBusy, match=r"another Rota server \(backend \d+, from this machine\)"):
         open_store(url)

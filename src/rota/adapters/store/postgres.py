@@ -22,6 +22,9 @@ from rota.adapters.store.store import SqlStore
 from rota.app.ports import Fenced, StoreBroken, StoreBusy, StoreError, StoreFull, StoreUnusable
 
 LOCK_WAIT_S = 2.0
+# After a server ends, PostgreSQL takes a moment to end its session, which holds the lock until then.
+START_WAIT_S = 5.0
+TRY_EVERY_S = 0.05
 # dead networks are noticed in seconds, not in the kernel's two hours
 CONNECT = {
     "application_name": "rota",
@@ -78,7 +81,10 @@ class PostgresDatabase:
         except SQLAlchemyError as error:
             raise StoreUnusable(f"cannot connect to {self.name}: {_first_line(error)}") from error
         try:
-            if not self._lock(connection):
+            until = time.monotonic() + START_WAIT_S
+            while not (locked := self._lock(connection)) and time.monotonic() < until:
+                time.sleep(TRY_EVERY_S)
+            if not locked:
                 raise StoreBusy(f"another Rota server ({self._holder(connection)}) is using {self.name}; stop it first")
         except BaseException:
             connection.close()
