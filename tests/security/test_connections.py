@@ -43,12 +43,16 @@ def said(one: socket.socket) -> bytes:
 
 
 def is_open(one: socket.socket) -> bool:
+    patience = one.gettimeout()
+    one.settimeout(0)
     try:
-        return one.recv(1, socket.MSG_DONTWAIT) != b""
+        return one.recv(1) != b""
     except BlockingIOError:
         return True
     except OSError:
         return False
+    finally:
+        one.settimeout(patience)
 
 
 def by_another(lab: Lab, path: str, port: int = 0) -> Answer:
@@ -67,7 +71,8 @@ def works(lab: Lab) -> None:
 
 
 def test_idle_connections_use_up_nothing_that_others_need(make_lab: Callable[..., Lab]) -> None:
-    lab = make_lab(descriptors=DESCRIPTORS)
+    # long enough for the first byte that none of them is closed for its silence
+    lab = make_lab(descriptors=DESCRIPTORS, env={"ROTA_REQUEST_SECONDS": "1800"})
     works(lab)
     before = descriptors(lab)
     slow = lab.submit("sleep 3", gpus=0)  # ends while they are there
@@ -116,7 +121,7 @@ def test_who_has_too_many_is_refused_and_others_are_served(make_lab: Callable[..
         assert metric(by_another(lab, "/metrics"), "rota_connections_refused_total") == 22
     until(lambda: is_served(lab), "with the connections gone there is room again")
     works(lab)
-    assert lab.said().count("is refused") == 1, "said once, not for each"
+    assert 1 <= lab.said().count("is refused") < 5, "said once a minute, not for each of 22"
 
 
 def is_served(lab: Lab) -> bool:
