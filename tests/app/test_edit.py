@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rota.app.authz import Principal, Role
 from rota.app.commands import Archive, Cancel, Edit, Release, Rerun
 from rota.app.errors import Conflict, Forbidden, Invalid, NotFound
 from rota.app.ports import RunFilter
@@ -25,6 +26,17 @@ def test_a_waiting_run_is_changed_and_then_runs_as_changed(house):
     assert house.output(run_id) == "new\n"
     house.reopen()
     assert house.run(run_id).spec == edited.spec
+
+
+def test_no_command_gets_a_priority_that_its_author_may_not_give(house):
+    """An agent edits its person's runs, but may not submit with their highest priority."""
+    agent = Principal("bot", Role.AGENT, acts_for="ann")
+    urgent, usual = (house.submit("true", held=True, priority=priority) for priority in (4, 2))
+    with pytest.raises(Forbidden, match="priority 4"):
+        house.do(Edit(urgent, argv=line("echo mine")), agent)
+    assert house.do(Edit(urgent, name="only a name"), agent).spec.name == "only a name"
+    assert house.do(Edit(usual, argv=line("echo mine")), agent).spec.argv == line("echo mine")
+    assert house.do(Edit(urgent, argv=line("echo hers")), ANN).spec.argv == line("echo hers")
 
 
 def test_a_running_run_keeps_its_command(house):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rota.app.authz import Act, Principal, authorise
+from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, authorise
 from rota.app.commands import Archive, Edit
 from rota.app.desk import Desk
-from rota.app.errors import Conflict, Invalid
+from rota.app.errors import Conflict, Forbidden, Invalid
 from rota.app.problems import must_fit, text_problems
 from rota.core import events as e
 from rota.core.run import ENDED, Run, Spec
@@ -27,6 +27,11 @@ def edit(desk: Desk, who: Principal, command: Edit) -> Run:
     for field, problem in text_problems(spec):
         raise Invalid(f"{field}: {problem}", field)
     changed = [name for name in ("argv", "workdir") if getattr(spec, name) != getattr(run.spec, name)]
+    if changed and run.priority > HIGHEST_PRIORITY[who.role]:
+        raise Forbidden(
+            f"run {run.id} has priority {run.priority}, and {who.name} may submit with {HIGHEST_PRIORITY[who.role]} at "
+            "most: another command in it would run with that priority; rerun it instead"
+        )
     if changed and run.attempt is not None:
         what = "command" if "argv" in changed else "workdir"
         raise Conflict(f"{what}: run {run.id} is {run.state}; it can be changed only while no attempt is live", what)

@@ -13,7 +13,6 @@ twice is harmless. It is woken by what comes in and by timers, never by polling.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from rota.app.desk import Answer, Desk, Item, NewId, Work
 from rota.app.disk_use import DiskUse
 from rota.app.envs import SharedEnvs
 from rota.app.errors import Full, Refused, Unavailable
+from rota.app.inbox import Inbox
 from rota.app.ports import (
     Backend,
     Clock,
@@ -94,7 +94,7 @@ class Loop:
         self.degraded = ""  # why nothing can be written just now
         self.window = Window()  # what other threads may see: nothing that is not on disk
         self._astray = False  # memory may be ahead of the store
-        self._inbox: deque[Item | Report] = deque()
+        self._inbox: Inbox[Item | Report] = Inbox()
         self._waker = Condition()
         self._closing = False
         self._decided = -1  # the version the last pass saw
@@ -130,8 +130,7 @@ class Loop:
 
     def turn(self) -> None:
         """One turn with whatever is there, on the caller's thread: a simulation drives the loop with it."""
-        batch = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_BATCH))]
-        self.step(batch)
+        self.step(self._inbox.take(MAX_BATCH))
 
     def call(self, work: Work) -> Future[Any]:
         """Have work done on the desk; the future is answered once it is durable."""
@@ -139,7 +138,8 @@ class Loop:
         self.post(work, future)
         return future
 
-    def post(self, work: Work, answer: Answer) -> None:
+    def post(self, work: Work, answer: Answer, *, large: bool = False) -> None:
+        """Have work done and answered. `large`: it takes so long that it has a turn of its own."""
         item = Item(work, answer)
         with self._waker:
             if self._thread.ident is not None and not self._thread.is_alive():
@@ -149,7 +149,7 @@ class Loop:
             elif len(self._inbox) >= MAX_INBOX:
                 item.answer.set_exception(Full(f"{MAX_INBOX} requests are waiting already; slow down and send again"))
             else:
-                self._inbox.append(item)
+                self._inbox.append(item, large=large)
                 self._waker.notify()
 
     def report(self, report: Report) -> None:
@@ -192,8 +192,7 @@ class Loop:
                 if wait <= 0:
                     break
                 self._waker.wait(wait)
-            count = min(len(self._inbox), MAX_BATCH)
-            return [self._inbox.popleft() for _ in range(count)]
+            return self._inbox.take(MAX_BATCH)
 
     def _until_next_timer(self) -> float:
         wait = self._next_reconcile - self.clock.tick()
@@ -441,8 +440,7 @@ class Loop:
         """Whoever waits for an answer, in the turn that failed or after it, gets one."""
         with self._waker:
             self._closing = True
-            waiting = [item for item in (*batch, *self._inbox) if isinstance(item, Item)]
-            self._inbox.clear()
+            waiting = [item for item in (*batch, *self._inbox.clear()) if isinstance(item, Item)]
         for item in waiting:
             if not item.answer.done():
                 item.answer.set_exception(Unavailable(f"the server is stopping: {error}"))
