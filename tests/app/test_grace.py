@@ -16,6 +16,7 @@ from rota.core.grace import kill_at
 from rota.core.run import Cause, RunState, Stop
 from tests.app.conftest import Build
 from tests.app.house import ANN, BOB, ROOT, House, until, with_policy
+from tests.app.test_clock import Jumping
 
 DAY = 86400.0
 DEAF = "trap '' TERM INT HUP USR2; echo ready; while :; do sleep 1000; done"
@@ -101,6 +102,55 @@ def test_a_run_stored_with_a_days_grace_is_killed_after_the_cap(house: House) ->
     run_id = stored_before(house, DEAF, time_limit_s=3.0)
     ended = house.wait(run_id)
     assert (ended.state, ended.past[-1].exit.cause) == (RunState.FAILED, Cause.TIME_LIMIT)
+
+
+def test_a_cap_that_is_lowered_holds_for_what_runs_already(house: House) -> None:
+    """Its supervisor was told of two hours when it was launched, and goes by that until it is told otherwise."""
+    with_policy(house, max_grace_s=7200.0)
+    run_id = deaf(house, time_limit_s=3.0, grace_s=7200.0)
+    with_policy(house, max_grace_s=0.5)
+    ended = house.wait(run_id)
+    assert (ended.state, ended.past[-1].exit.cause) == (RunState.FAILED, Cause.TIME_LIMIT)
+    (stop,) = house.events(e.StopRequested, run_id)
+    assert (stop.cause, stop.grace_s, stop.by) == (Cause.TIME_LIMIT, 0.5, "rota")
+
+
+def test_what_an_older_version_launched_with_a_days_grace_is_ended_too(build: Build) -> None:
+    house = build(1, 1).open()
+    with_policy(house, max_grace_s=DAY)
+    run_id = deaf(house, time_limit_s=3.0, grace_s=DAY)
+    (planned,) = house.events(e.AttemptPlanned, run_id)
+    assert planned.grace_s is None, "as such events are read: the run's own grace"
+    house.reopen()
+    with_policy(house, max_grace_s=0.5)
+    assert house.wait(run_id).past[-1].exit.cause is Cause.TIME_LIMIT
+
+
+def test_a_wall_clock_set_forward_ends_nobody_early(build: Build) -> None:
+    """The next server believes the clock, so the house's time is a day ahead; the ticks since the start are not."""
+    clock = Jumping()
+    house = build(1, 1)
+    house.clock = lambda: clock
+    house.open()
+    run_id = house.running(time_limit_s=1800.0, grace_s=120.0)
+    with_policy(house, max_grace_s=1.0)
+    clock.ahead += DAY
+    house.reopen()
+    house.settled()
+    assert house.run(run_id).attempt is not None
+    assert stop_of(house, run_id) is None
+    assert house.events(e.StopRequested, run_id) == []
+
+
+def test_the_grace_that_a_supervisor_was_given_is_kept_with_the_attempt(house: House) -> None:
+    with_policy(house, max_grace_s=20.0)
+    run_id = stored_before(house, DEAF, time_limit_s=1000.0)
+    house.in_state(run_id, RunState.RUNNING)
+    with_policy(house, max_grace_s=300.0)
+    run = house.run(run_id)
+    assert run.attempt is not None and run.attempt.started_at is not None
+    assert kill_at(house.rota.policy(), run) == run.attempt.started_at + 1020.0, "a higher cap comes too late for it"
+    house.do(Cancel(run_id, grace_s=0.0), ANN)
 
 
 # -- stops on behalf of others ----------------------------------------------------------------------------------------

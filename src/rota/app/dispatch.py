@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rota.app.accounts import ONE_FOR_ALL, Accounts
 from rota.app.ports import Backend, LaunchOrder, StopOrder, Task
-from rota.core.grace import own_s
+from rota.core.grace import given_s
 from rota.core.predict import hash_text
 from rota.core.run import Attempt, Run
 from rota.core.state import State
@@ -42,7 +42,7 @@ def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:
         time_limit_s=spec.time_limit_s,
         warn_signal=warned.signal if warned is not None else 0,
         warn_s=warned.before_s if warned is not None else 0.0,
-        grace_s=own_s(state.policy, spec),
+        grace_s=given_s(run),
         log_cap_bytes=spec.log_cap_bytes,
         terminal=spec.terminal,
         confine=any(not state.nodes[part.node].simulated for part in attempt.placement),

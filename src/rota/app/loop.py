@@ -44,6 +44,7 @@ from rota.app.settle import settle
 from rota.app.views import Window
 from rota.core import events as e
 from rota.core.decide import decide
+from rota.core.grace import at_launch_s
 from rota.core.ids import attempt_id
 from rota.core.node import Node
 from rota.core.preempt import request
@@ -120,13 +121,17 @@ class Loop:
         epoch = self.store.begin_epoch()
         self._begun = (max(self.clock.now(), self.state.at), self.clock.tick())
         self.backend.open(self.report)
-        reconcile.at_start(self, epoch, nodes)
         self._next_reconcile = self.clock.tick() + RECONCILE_S
+        reconcile.at_start(self, epoch, nodes)
 
     def now(self) -> float:
         """The house's time: goes on from the last thing recorded, by the tick. A wall clock that was set back, even by
         a day and between two servers, neither turns it back nor stops it: what backs off would wait for ever."""
         return self._begun[0] + self.clock.tick() - self._begun[1]
+
+    def reconcile_by(self, tick: float) -> None:
+        """Have the next periodic round by this moment at the latest."""
+        self._next_reconcile = min(self._next_reconcile, tick)
 
     def turn(self) -> None:
         """One turn with whatever is there, on the caller's thread: a simulation drives the loop with it."""
@@ -216,12 +221,14 @@ class Loop:
         self._look_at_space()
         desk = self._desk()
         answers: list[tuple[Answer, Any]] = []
+        policy = self.state.policy
         for item in batch:
             if isinstance(item, Item):
                 self._handle(desk, item, answers)
             else:
                 settle(desk, item)
-        look = self.clock.tick() >= self._next_reconcile
+        # a new policy may bound what runs already
+        look = self.clock.tick() >= self._next_reconcile or self.state.policy is not policy
         if look:
             self._next_reconcile = self.clock.tick() + RECONCILE_S
             with self._despite_os_errors():
@@ -326,6 +333,7 @@ class Loop:
                     tick=desk.tick,
                     fence=self.state.epoch,
                     placement=start.placement,
+                    grace_s=at_launch_s(self.state.policy, run.spec),
                 )
             )
         for victim in plan.preempts:

@@ -18,6 +18,7 @@ from rota.app.operate import see_nodes
 from rota.app.ports import Absent, Ended, Live, Started, StopOrder
 from rota.app.settle import settle, settle_from_before_reboot
 from rota.core import events as e
+from rota.core import overrun
 from rota.core.ids import run_of
 from rota.core.node import Node
 from rota.core.run import Cause, Exit, Run, RunState
@@ -59,6 +60,7 @@ def everything(loop: Loop) -> None:
     for run in _active(loop):
         with _despite(run):
             _look(loop, desk, run)
+    _stop_overruns(loop, desk)
     _strangers(loop, desk)
     loop.commit(desk)
     loop.settle_down()
@@ -78,7 +80,19 @@ def now_and_then(loop: Loop, desk: Desk) -> None:
             _look(loop, desk, run)
         if loop.clock.tick() > until:
             break
+    _stop_overruns(loop, desk)
     _strangers(loop, desk)
+
+
+def _stop_overruns(loop: Loop, desk: Desk) -> None:
+    """End at their limits those whose supervisors would give them more than the policy does; be there when the next
+    one reaches its own."""
+    for run in _active(loop):
+        left_s = overrun.limit_in_s(desk.state.policy, run, desk.now, desk.tick)
+        if left_s is not None and left_s > 0:
+            loop.reconcile_by(desk.tick + left_s)
+        elif left_s is not None:
+            desk.write(overrun.request(desk.state.policy, run, desk.now))
 
 
 def act_again(loop: Loop) -> None:

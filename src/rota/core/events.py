@@ -87,6 +87,7 @@ class AttemptPlanned(RunEvent):
     fence: int
     placement: Placement
     reported: bool = False
+    grace_s: float | None = None  # that its supervisor gives it at its limit; None = the spec's own, uncapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,18 @@ def own_s(policy: Policy, spec: Spec) -> float:
     return spec.grace_s if spec.long_grace else for_others_s(policy, spec)
 
 
+def at_launch_s(policy: Policy, spec: Spec) -> float | None:
+    """Return the grace that a supervisor is launched with; None = the spec's own, as nearly always."""
+    capped_s = own_s(policy, spec)
+    return capped_s if capped_s < spec.grace_s else None
+
+
+def given_s(run: Run) -> float:
+    """Return the grace that the supervisor of the live attempt has, whatever the policy has become since."""
+    attempt = run.attempt
+    return run.spec.grace_s if attempt is None or attempt.grace_s is None else attempt.grace_s
+
+
 def longest_s(policy: Policy, run: Run) -> float:
     """Return how long an attempt can hold its GPUs: up to its time limit and its grace, or as long as is expected."""
     return bound_s(run) + (0.0 if run.spec.time_limit_s is None else own_s(policy, run.spec))
@@ -64,7 +76,8 @@ def limit_at(run: Run) -> float | None:
 def kill_at(policy: Policy, run: Run) -> float | None:
     """Return when SIGKILL reaches the live attempt at the latest; None = no stop was asked for and it has no limit."""
     limit, stop = limit_at(run), run.attempt.stop if run.attempt is not None else None
-    moments = [] if limit is None else [limit + own_s(policy, run.spec)]
-    if stop is not None:
-        moments.append(stop.at + stop.grace_s)
-    return min(moments, default=None)
+    if stop is None:
+        # a supervisor that would give it more is told to stop it at its limit (overrun.py)
+        return None if limit is None else limit + min(given_s(run), own_s(policy, run.spec))
+    killed_at = stop.at + stop.grace_s
+    return killed_at if limit is None or stop.at < limit else min(killed_at, limit + given_s(run))

@@ -128,6 +128,7 @@ def _planned(state: State, event: e.AttemptPlanned) -> None:
         expected_end=event.at + expected_s,
         charged_gpu_s=charge,
         reported=event.reported,
+        grace_s=event.grace_s,
     )
     state.put(
         replace(

@@ -182,6 +182,7 @@ class Attempt:
     pid: int | None = None
     stop: Stop | None = None
     reported: bool = False  # carried elsewhere by somebody who reports: no GPU of ours, nothing to launch or to look at
+    grace_s: float | None = None  # that its supervisor gives it at its limit; None = the spec's own
 
 
 @dataclass(frozen=True, slots=True)

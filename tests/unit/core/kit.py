@@ -13,6 +13,7 @@ from typing import Any
 from rota.core import events as e
 from rota.core.check import check
 from rota.core.decide import decide
+from rota.core.grace import at_launch_s
 from rota.core.ids import attempt_id
 from rota.core.node import Gpu, Node
 from rota.core.plan import Plan
@@ -130,7 +131,13 @@ class Lab:
     def begin(self, run_id: str, attempt: str, placement: Placement) -> None:
         self.tell(
             e.AttemptPlanned(
-                at=self.now, run_id=run_id, attempt_id=attempt, tick=self.now, fence=1, placement=placement
+                at=self.now,
+                run_id=run_id,
+                attempt_id=attempt,
+                tick=self.now,
+                fence=1,
+                placement=placement,
+                grace_s=at_launch_s(self.state.policy, self.run(run_id).spec),
             )
         )
         self.tell(e.AttemptStarted(at=self.now, run_id=run_id, attempt_id=attempt, pid=1))
