@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rota.api import tokens
+from rota.api import serve, tokens
 from rota.api.assemble import open_house
 from rota.api.gate import Gate
 from rota.api.guard import Guard
@@ -88,6 +89,21 @@ class Answer:
 
 
 App = Callable[..., Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[tuple[tuple[str, int], set[Any]]]:
+    """The address of a real server of this application, and its connections."""
+    listening = socket.create_server((HERE, 0))
+    server = serve._Server(serve._config(app))
+    task = asyncio.create_task(server.serve([listening]))
+    while not server.started:
+        await asyncio.sleep(0.005)
+    try:
+        yield listening.getsockname(), server.server_state.connections
+    finally:
+        server.should_exit = True
+        await task
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import anyio.to_thread
+import pytest
+
+from rota.api.house import House
 from rota.api.server import guarded
-from tests.api.kit import call, opened
+from tests.api.kit import acall, call, issue, opened
 from tests.app.house import until
 
 MORE_THAN_ANY_DISK_MB = 100_000_000
@@ -29,3 +34,18 @@ def test_an_open_server_tells_everybody(tmp_path: Path) -> None:
         until(lambda: call(guard, "/readyz").status == 503, "it has noticed that the disk is full")
         for path, field in (("/readyz", "detail"), ("/health", "trouble")):
             assert str(tmp_path) in call(guard, path).json[field]
+
+
+@pytest.mark.parametrize("path", ["/health", "/healthz", "/readyz"])
+def test_that_it_is_up_is_told_without_any_thread(shared: House, path: str) -> None:
+    token, _ = issue(shared.service, shared.gate)
+
+    async def story() -> None:
+        threads = anyio.to_thread.current_default_thread_limiter()
+        while threads.available_tokens:
+            threads.acquire_on_behalf_of_nowait(object())
+        async with asyncio.timeout(60):
+            answer = await acall(guarded(shared), path, headers={"x-auth-token": token})
+        assert (answer.status, answer.json["status"]) == (200, "ok")
+
+    asyncio.run(story())

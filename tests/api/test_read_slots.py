@@ -11,7 +11,7 @@ from rota.api import read_slots
 from rota.api.guard import Guard
 from rota.api.house import House
 from rota.api.read_slots import AT_A_TIME
-from tests.api.kit import acall, issue
+from tests.api.kit import acall, issue, serving
 
 RUNS, FOLLOWED, HEALTH = "/runs", "/runs/0123456789ab/logs/stream", "/healthz"
 
@@ -21,12 +21,13 @@ class Rendering:
 
     def __init__(self) -> None:
         self.inside: list[tuple[str, str]] = []
-        self.most = 0
+        self.begun = self.most = 0
         self.go_on = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         mine = (scope["rota.who"].name, scope["path"])
         self.inside.append(mine)
+        self.begun += 1
         self.most = max(self.most, self.inside.count(mine))
         await self.go_on.wait()
         self.inside.remove(mine)
@@ -83,3 +84,39 @@ def test_a_line_has_an_end(shared: House, monkeypatch: pytest.MonkeyPatch) -> No
         assert await asyncio.gather(*many[1:]) == [200] * (AT_A_TIME + 3)
 
     asyncio.run(story())
+
+
+def test_a_read_whose_client_has_gone_is_not_worked_on(shared: House) -> None:
+    """Real connections: their reads wait in line when they are closed."""
+    token, _ = issue(shared.service, shared.gate, "mallory", "viewer")
+
+    async def story() -> None:
+        app = Rendering()
+        async with serving(Guard(app, shared)) as (address, connections):
+
+            async def opened() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                reader, writer = await asyncio.open_connection(*address)
+                head = f"GET {RUNS} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-auth-token: {token}\r\n\r\n"
+                writer.write(head.encode())
+                return reader, writer
+
+            async def wait_until(reads: int) -> None:
+                while getattr(shared.reads._lines.get("mallory"), "reads", 0) != reads:
+                    await asyncio.sleep(0.005)
+
+            first = [await opened() for _ in range(AT_A_TIME)]
+            await wait_until(AT_A_TIME)
+            late = [await opened() for _ in range(20)]
+            await wait_until(AT_A_TIME + 20)
+            for _, writer in late[:-1]:
+                writer.transport.abort()
+            while len(connections) != AT_A_TIME + 1:
+                await asyncio.sleep(0.005)
+            app.go_on.set()
+            for reader, writer in (*first, late[-1]):
+                assert b"200" in await reader.readline()
+                writer.close()
+            await wait_until(0)
+            assert app.begun == AT_A_TIME + 1, "and the one that stayed"
+
+    asyncio.run(asyncio.wait_for(story(), 60))

@@ -1,4 +1,8 @@
-"""What a door asks for in its parameters: the house, and who is calling."""
+"""What a door asks for in its parameters: the house, and who is calling.
+
+All of it is async: FastAPI would call a plain function in a thread, and a request would wait for threads that others
+keep busy.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,18 @@ from rota.app.errors import NotFound
 from rota.core.run import Run
 
 
-def house_of(request: Request) -> House:
+async def house_of(request: Request) -> House:
     house: House = request.app.state.house
     return house
 
 
-def caller_of(request: Request) -> Principal:
+async def caller_of(request: Request) -> Principal:
     """Set by the guard, which lets nobody through whom it does not know."""
     who: Principal = request.scope["rota.who"]
     return who
 
 
-def known_by(request: Request) -> str:
+async def known_by(request: Request) -> str:
     """How the caller is known: token, shared, cookie, socket, open, pid; "" = not at all."""
     by: str = request.scope["rota.by"]
     return by

@@ -23,7 +23,7 @@ from rota.api.answers import Json, dumps
 from rota.api.dry import is_dry_run
 from rota.api.gate import COOKIE, Known, Turned
 from rota.api.house import House
-from rota.api.read_slots import TooManyReads, is_counted
+from rota.api.read_slots import TooManyReads, has_gone, is_counted
 from rota.app.authz import Principal, Role
 
 Scope = MutableMapping[str, Any]
@@ -96,6 +96,8 @@ class Guard:
             return
         try:
             async with self._house.reads.slot(who.name):
+                if has_gone(scope):
+                    return
                 await self._app(scope, receive, _adding_headers(send))
         except TooManyReads as error:
             await self._refuse(scope, receive, send, Turned(429, str(error), 1.0))

@@ -8,8 +8,9 @@ Streams and logs are not counted: they wait for files and for time, and have bou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 AT_A_TIME = 3
 MOST_WAITING = 256
@@ -48,6 +49,12 @@ class ReadSlots:
             line.reads -= 1
             if not line.reads:
                 del self._lines[caller]
+
+
+def has_gone(scope: Mapping[str, Any]) -> bool:
+    """Return whether the client has hung up, so that nobody reads an answer."""
+    gone: Callable[[], bool] | None = scope.get("rota.gone")
+    return gone is not None and gone()
 
 
 def is_counted(method: str, path: str) -> bool:

@@ -367,6 +367,7 @@ class _Connection(HttpToolsProtocol):
         if not (self.parser.should_upgrade() and self._should_upgrade()):
             self._calm()  # else a body may follow, which is waited for no longer than a head
         self.scope["rota.hang_up"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["rota.gone"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
         self._head, self._body, self._in_body = 0, 0, True
         super().on_headers_complete()
