@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ from rota.core.descriptors import HIGHEST, shares
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
+DROP_UNSENT = struct.pack("ii", 1, 0)  # on, for 0 s
 MAX_HEAD = 1 << 16
 ODD_HANDSHAKE = "A WebSocket handshake has no body, at most 128 headers, and at most 8 KiB in each line."
 PARTING_S = 3
@@ -223,6 +225,15 @@ class _Corked:
         return self._transport.is_closing()
 
 
+def _hang_up(transport: asyncio.Transport) -> None:
+    """Close an open connection whose other end does not read, and drop what waits for it. The kernel would keep up to
+    4 MB of that for as long as the other end is there."""
+    link = transport.get_extra_info("socket")
+    with contextlib.suppress(OSError):  # then there is nothing to drop
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, DROP_UNSENT)
+    transport.abort()
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a client may take for a request."""
@@ -366,7 +377,7 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if not (self.parser.should_upgrade() and self._should_upgrade()):
             self._calm()  # else a body may follow, which is waited for no longer than a head
-        self.scope["rota.hang_up"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["rota.hang_up"] = self._hang_up  # type: ignore[typeddict-unknown-key]
         self.scope["rota.gone"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
         self._head, self._body, self._in_body = 0, 0, True
@@ -461,7 +472,11 @@ class _Connection(HttpToolsProtocol):
         self._taking, before = None, self._untaken
         self._see_it_taken()
         if self._untaken and self._untaken == before:
-            self.transport.abort()
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self in self.connections:
+            _hang_up(self.transport)
 
     def _taken(self) -> None:
         if self._taking is not None:
@@ -483,8 +498,12 @@ class _Watch(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
         if hasattr(self, "scope"):  # a handshake that failed has none
-            self.scope["rota.hang_up"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+            self.scope["rota.hang_up"] = self._hang_up  # type: ignore[typeddict-unknown-key]
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
-        self.transport.abort()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self in self.connections:
+            _hang_up(self.transport)
