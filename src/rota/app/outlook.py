@@ -1,9 +1,9 @@
 """Why a run waits and when it will start, worked out once for all who ask.
 
 Both think on a copy of the state, away from the loop's thread: one copy serves everybody until something happens, and
-an answer is given again for as long as it is fresh. Twenty dashboards that poll cost what one costs. How sure a start
-is takes many walks into the future: the longer they took the longer they are good for, so that a long queue is not
-walked all the time.
+an answer is given again for as long as it is fresh. Twenty dashboards that poll cost what one costs, whether they ask
+about one run or about twenty: a walk into the future passes all of them. How sure a start is takes many walks. The
+longer walks took the longer they are good for, so that a long queue is not walked all the time.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from typing import Any, TypeVar
 
 from rota.core.alternatives import Alternative, alternatives
 from rota.core.explain import Explanation, explain, obstacle
-from rota.core.forecast import FOREVER_S, at_most, forecast
+from rota.core.forecast import FOREVER_S, at_most, believed
 from rota.core.odds import NOTHING, Odds, Scenarios
-from rota.core.run import RunState
+from rota.core.predict import History
+from rota.core.run import Run, RunState
 from rota.core.state import State
+from rota.core.walk import BUDGET, Lasts, Walk
 
 T = TypeVar("T")
 Fork = Callable[[], tuple[State, float]]  # a copy of the state with what is known of the past, and the time
 FRESH_S = 1.0
 REST = 5.0  # times what the walks of a moment have cost, they are good for others too
+DEAR_S = 0.5  # starts that cost less are told anew whenever something happened
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +41,30 @@ class Prospect:
 
 
 class Outlook:
-    def __init__(self, version: Callable[[], int], now: Callable[[], float], fork: Fork) -> None:
-        self._version, self._now, self._fork = version, now, fork
+    """`run_of` tells a run as it is now; None = it is not there."""
+
+    def __init__(
+        self, version: Callable[[], int], now: Callable[[], float], fork: Fork, run_of: Callable[[str], Run | None]
+    ) -> None:
+        self._version, self._now, self._fork, self._run_of = version, now, fork, run_of
         self._lock = Lock()
         self._world: _World | None = None
         self._walked: _World | None = None  # the one in which odds were last worked out
+        self._foretold: _World | None = None  # and starts
 
     def explain(self, run_id: str) -> Explanation:
         return self._current().answer(("explain", run_id), lambda state, now: _explain(state, now, run_id))
 
     def eta(self, run_id: str) -> float | None:
         """None = nothing that is known will start it; so it is while scheduling is paused."""
-
-        def work(state: State, now: float) -> float | None:
-            return None if state.paused else forecast(state, now, [run_id]).get(run_id)
-
-        return self._current().answer(("eta", run_id), work)
+        return self._patient_of_starts(run_id).start(run_id, believed)
 
     def latest(self, run_id: str) -> float | None:
         """If everybody uses all of their time and nobody comes who goes first; None = that has no end, or none that
         can be seen."""
-
-        def work(state: State, now: float) -> float | None:
-            found = None if state.paused else forecast(state, now, [run_id], lasts=at_most).get(run_id)
-            return found if found is not None and found - now < FOREVER_S / 2 else None
-
-        return self._current().answer(("latest", run_id), work)
+        world = self._patient_of_starts(run_id)
+        found = world.start(run_id, at_most)
+        return found if found is not None and found - world.made_at < FOREVER_S / 2 else None
 
     def prospect(self, run_id: str) -> Prospect:
         return self._patient(run_id).prospect(run_id)
@@ -83,10 +84,20 @@ class Outlook:
     def _patient(self, run_id: str) -> _World:
         """The moment that was walked last, if its rest is not over and the run stood there as it does now."""
         walked = self._walked
-        if walked is not None and 0 <= self._now() - walked.made_at < REST * walked.spent_s and walked.has(run_id):
+        if walked is not None and self._is_good(walked, walked.spent_s, run_id):
             return walked
         world = self._walked = self._current()
         return world
+
+    def _patient_of_starts(self, run_id: str) -> _World:
+        world = self._foretold
+        if world is not None and world.foretold_s >= DEAR_S and self._is_good(world, world.foretold_s, run_id):
+            return world
+        world = self._foretold = self._current()
+        return world
+
+    def _is_good(self, world: _World, cost_s: float, run_id: str) -> bool:
+        return 0 <= self._now() - world.made_at < REST * cost_s and world.has(self._run_of(run_id))
 
 
 class _World:
@@ -99,11 +110,46 @@ class _World:
         self._copy: tuple[State, float] | None = None
         self._walking = Lock()  # apart: who asks why does not wait for who asks when
         self._scenarios: Scenarios | None = None
+        self._foretelling = Lock()
+        self._begun: float | None = None  # since when a start is being looked for
+        self._foretold_s = 0.0
+        self._starts: dict[Callable[[History], Lasts], Walk] = {}
         self._lock = Lock()
         self._answers: dict[tuple[str, str], Future[Any]] = {}
 
-    def has(self, run_id: str) -> bool:
-        return self._copy is not None and run_id in self._copy[0].queue
+    def has(self, run: Run | None) -> bool:
+        """Whether a run stands here as it does now."""
+        if run is None or self._copy is None:
+            return False
+        then = self._copy[0].runs.get(run.id)
+        return then is not None and (then.state, then.priority, then.spec) == (run.state, run.priority, run.spec)
+
+    @property
+    def foretold_s(self) -> float:
+        """What the walks for starts have cost, with that of the one under way."""
+        begun = self._begun
+        return self._foretold_s + (0.0 if begun is None else monotonic() - begun)
+
+    def start(self, run_id: str, lasts: Callable[[History], Lasts]) -> float | None:
+        """When a run starts in the walk that all questions share. A question leads it on only as far as needed, and
+        all together no further than one alone could."""
+        with self._foretelling:
+            begun = self._begun = monotonic()
+            try:
+                if self._think(lambda state, now: state.paused):
+                    return None
+                walk = self._starts.get(lasts)
+                if walk is None:
+                    walk = self._think(lambda state, now: Walk(state, now, lasts(state.history)))
+                found = walk.find(run_id, BUDGET - walk.cost)
+                self._starts[lasts] = walk
+                return found
+            except BaseException:
+                self._starts.pop(lasts, None)  # it may stand anywhere
+                raise
+            finally:
+                self._begun = None
+                self._foretold_s += monotonic() - begun
 
     def answer(self, question: tuple[str, str], work: Callable[[State, float], T]) -> T:
         return self._once(question, lambda: self._think(work))

@@ -95,7 +95,7 @@ class Service:
         self._lock = Lock()
         self.broken: list[BaseException] = []  # why the loop has stopped
         self._counter = Counter(loop.store, loop.window, loop.now)
-        self._outlook = Outlook(lambda: loop.window.version, loop.now, lambda: self.ask(self._copied))
+        self._outlook = Outlook(lambda: loop.window.version, loop.now, lambda: self.ask(self._copied), loop.window.run)
         self._calibrator = Calibrator(loop.store, loop.window.run, self._put_away)
         self._sampler = Sampler(self._foretell, lambda: loop.state.waiting)
         loop.subscribers += [self._tell_waiters, self._counter.hear, self._sampler.hear]
