@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rota.app.commands import Submit, SubmitMany
 from rota.app.inbox import Inbox
 from tests.app.house import ANN, BOB, PATIENCE_S, House
@@ -23,6 +25,10 @@ def test_everything_else_has_a_turn_between_two_large_ones() -> None:
     assert (inbox.clear(), len(inbox)) == (["a", "B"], 0)
 
 
+def _noted(order: list[str], name: str, _: object) -> None:
+    order.append(name)
+
+
 def test_a_submit_passes_the_sweeps_of_others(house: House) -> None:
     many = SubmitMany(tuple(Submit(house.spec("true"), held=True) for _ in range(300)))
     order: list[str] = []
@@ -30,7 +36,7 @@ def test_a_submit_passes_the_sweeps_of_others(house: House) -> None:
         sent = [(f"sweep {n}", house.rota.send(ANN, many)) for n in range(3)]
         sent.append(("submit", house.rota.send(BOB, Submit(house.spec("true"), held=True))))
         for name, future in sent:
-            future.add_done_callback(lambda _, name=name: order.append(name))
+            future.add_done_callback(partial(_noted, order, name))
     for _, future in sent:
         future.result(PATIENCE_S)
     assert order == ["submit", "sweep 0", "sweep 1", "sweep 2"]
