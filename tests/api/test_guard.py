@@ -18,6 +18,7 @@ from rota.api.guard import (
     MAX_MEMBERS,
     SMALL_BODY,
     Guard,
+    _Headers,
     is_open,
 )
 from rota.api.house import House
@@ -79,6 +80,12 @@ class TestHost:
             assert answer.status == 421
             assert len(answer.body) < 500
             assert "rota.who" not in answer.scope
+
+    def test_two_names_are_none(self, shared: House) -> None:
+        scope = {"type": "http", "method": "GET", "path": "/runs", "query_string": b"", "client": ("127.0.0.1", 1)}
+        scope["headers"] = [(b"host", b"evil.example"), (b"host", b"127.0.0.1"), (b"x-auth-token", b"open sesame")]
+        turned = Guard(echo, shared)._examine(scope, _Headers(scope["headers"]))
+        assert turned is not None and turned.status == 421
 
     def test_no_name_at_all(self, guard: Guard) -> None:
         assert call(guard, headers={"host": "-", **SESAME}).status == 421

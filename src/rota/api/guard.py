@@ -243,7 +243,8 @@ class _Headers:
         for name, value in raw:
             match name:
                 case b"host":
-                    self.host = value.decode("latin-1")
+                    # two of them name no server: which one a proxy before us went by is not known
+                    self.host = "several" if self.host else value.decode("latin-1")
                 case b"origin":
                     self.origin = value.decode("latin-1")
                 case b"x-auth-token":
