@@ -82,9 +82,9 @@ class TestHost:
             assert "rota.who" not in answer.scope
 
     def test_two_names_are_none(self, shared: House) -> None:
+        headers = [(b"host", b"evil.example"), (b"host", b"127.0.0.1"), (b"x-auth-token", b"open sesame")]
         scope = {"type": "http", "method": "GET", "path": "/runs", "query_string": b"", "client": ("127.0.0.1", 1)}
-        scope["headers"] = [(b"host", b"evil.example"), (b"host", b"127.0.0.1"), (b"x-auth-token", b"open sesame")]
-        turned = Guard(echo, shared)._examine(scope, _Headers(scope["headers"]))
+        turned = Guard(echo, shared)._examine({**scope, "headers": headers}, _Headers(headers))
         assert turned is not None and turned.status == 421
 
     def test_no_name_at_all(self, guard: Guard) -> None:
