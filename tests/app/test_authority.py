@@ -47,6 +47,7 @@ TABLE: dict[Act, tuple[set[str], set[str]]] = {
     Act.CAP: ({"admin", "user", "agent"}, {"admin"}),
     Act.RESERVE: ({"admin", "user", "agent"}, {"admin"}),
     Act.RECORD: ({"admin", "user", "agent"}, {"admin"}),
+    Act.DESCRIBE: ({"admin", "user"}, {"admin", "user"}),
     Act.REPORT: ({"admin", "user", "agent"}, {"admin"}),
     Act.SET_POLICY: ({"admin"}, {"admin"}),
     Act.PAUSE: ({"admin"}, {"admin"}),
@@ -54,7 +55,7 @@ TABLE: dict[Act, tuple[set[str], set[str]]] = {
     Act.RESHAPE: ({"admin"}, {"admin"}),
     Act.MANAGE_TOKENS: ({"admin"}, {"admin"}),
 }
-OF_THE_HOUSE = {Act.SET_POLICY, Act.PAUSE, Act.DRAIN, Act.RESHAPE, Act.MANAGE_TOKENS}
+OF_THE_HOUSE = {Act.DESCRIBE, Act.SET_POLICY, Act.PAUSE, Act.DRAIN, Act.RESHAPE, Act.MANAGE_TOKENS}
 CASES = [(role, act, own) for role in Role for act in Act for own in (True, False)]
 NAMES = [f"{role}-{act}-{'own' if own else 'other'}" for role, act, own in CASES]
 
@@ -102,6 +103,7 @@ def attempts(house: House, act: Act, owner: str) -> list[Callable[[], Command]]:
         Act.CAP: [lambda: CapGroup("sweep", 1, owner=owner), lambda: CapGroup("sweep", 0, owner=owner)],
         Act.RESERVE: [lambda: Reserve(1, start=house.rota.now() + 86400, length_s=60.0, user=owner)],
         Act.RECORD: [lambda: PutRecord(Draft("alert", of(), "{}"), owner=owner)],
+        Act.DESCRIBE: [lambda: PutRecord(Draft("cluster", "manual", "{}"), owner=owner)],
         Act.REPORT: [lambda: Report(of(), RunState.CANCELLED)],
         Act.SET_POLICY: [lambda: SetPolicy(Policy(max_queue=1234))],
         Act.PAUSE: [Pause, Resume],

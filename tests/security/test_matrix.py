@@ -25,6 +25,7 @@ KNOWN = {"ann", "ben", "bot", "eve", "root"}
 DOERS = {"ann", "ben", "bot", "root"}
 OWNER = {"ann", "bot", "root"}
 PERSON = {"ann", "root"}
+PEOPLE = {"ann", "ben", "root"}
 ADMIN = {"root"}
 
 RUN = {"name": "a", "command": "true"}
@@ -113,7 +114,7 @@ TABLE: dict[str, tuple[set[str], Any]] = {
     "POST /sweeps/{sweep_id}/runs": (OWNER, RUN),
     "POST /sweeps/{sweep_id}/start": (OWNER, None),
     "GET /cluster": (KNOWN, None),
-    "POST /cluster": (DOERS, {"type": "slurm"}),
+    "POST /cluster": (PEOPLE, {"type": "slurm"}),
     "POST /cluster/detect": (DOERS, {}),
     "POST /sessions": (DOERS, {}),
     "GET /sessions": (KNOWN, None),

@@ -29,6 +29,7 @@ class Act(StrEnum):
     CAP = "cap a sweep"
     RESERVE = "reserve"
     RECORD = "write a record"
+    DESCRIBE = "describe the cluster"
     SET_POLICY = "set the policy"
     PAUSE = "pause or resume scheduling"
     DRAIN = "drain or resume a node"
@@ -43,12 +44,13 @@ class On(Enum):
 
 
 _OFFICE = {Act.SET_POLICY, Act.PAUSE, Act.DRAIN, Act.RESHAPE, Act.MANAGE_TOKENS}  # what only an admin does
-_PERSONAL = {act: On.OWN for act in Act if act not in _OFFICE}
+_PERSONAL = {act: On.OWN for act in Act if act not in _OFFICE and act is not Act.DESCRIBE}
 
 MAY: Mapping[Role, Mapping[Act, On]] = {
     Role.ADMIN: dict.fromkeys(Act, On.ANY),
-    Role.USER: _PERSONAL,
-    # an agent has less power than the person it acts for: it cannot move its own runs up
+    Role.USER: {**_PERSONAL, Act.DESCRIBE: On.ANY},
+    # an agent has less power than the person it acts for: it cannot move its own runs up, nor tell everybody, and every
+    # other agent, what the cluster is
     Role.AGENT: {act: scope for act, scope in _PERSONAL.items() if act is not Act.REPRIORITISE},
     Role.VIEWER: {},
 }
@@ -70,10 +72,15 @@ class Principal:
         return self.acts_for or self.name
 
 
-def authorise(who: Principal, act: Act, owner: str | None = None) -> None:
+def may(who: Principal, act: Act, owner: str | None = None) -> bool:
     scope = MAY[who.role].get(act, On.NOTHING)
-    if scope is On.ANY or (scope is On.OWN and owner is not None and owner == who.owner):
+    return scope is On.ANY or (scope is On.OWN and owner is not None and owner == who.owner)
+
+
+def authorise(who: Principal, act: Act, owner: str | None = None) -> None:
+    if may(who, act, owner):
         return
+    scope = MAY[who.role].get(act, On.NOTHING)
     if scope is On.OWN and owner is not None:
         raise Forbidden(f"{who.name} may not {act} what belongs to {owner}; ask {owner} or an admin")
     raise Forbidden(f"{who.name} ({who.role}) may not {act}; ask an admin")

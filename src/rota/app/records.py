@@ -21,6 +21,7 @@ PASSING = ("alert", "decision", "journey", "recommendation", "session", "sweep",
 MAX_OF_ONE = 10_000  # of a kind that one caller wrote; what a run may have one of is bounded by its runs
 MAX_AT_ONCE = 100
 TOKEN = "token"  # noqa: S105 - the kind of record, no secret
+ACTS = {TOKEN: Act.MANAGE_TOKENS, "cluster": Act.DESCRIBE}  # what writing one is, where it is nobody's own record
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Checked:
 def put_record(desk: Desk, who: Principal, command: PutRecord) -> Record:
     must_fit(command, PutRecord)
     kind, record_id = command.draft.kind, command.draft.id
-    authorise(who, Act.MANAGE_TOKENS if kind == TOKEN else Act.RECORD, command.owner or who.owner)
+    authorise(who, ACTS.get(kind, Act.RECORD), command.owner or who.owner)
     checked = _check(desk, who, command.draft)
     if checked.before is not None and command.fresh:
         raise Conflict(f"{kind} {record_id} is there already", "id")
@@ -53,7 +54,7 @@ def check_all(
     if len(drafts) > MAX_AT_ONCE:
         raise Invalid(f"records: {len(drafts)} are too many, use at most {MAX_AT_ONCE}", "records")
     authorise(who, Act.RECORD, owner)
-    if any(draft.kind == TOKEN or not draft.body for draft in drafts):
+    if any(draft.kind in ACTS or not draft.body for draft in drafts):
         raise Invalid("records: only new documents come with a run, and no tokens", "records")
     return tuple(_check(desk, who, draft, blank=blank) for draft in drafts)
 

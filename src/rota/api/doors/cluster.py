@@ -20,7 +20,7 @@ from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.router import Router
 from rota.api.survey import KIND, MANUAL, SOURCES, STATUSES, Survey, survey_of
-from rota.app.authz import Act, Principal, authorise
+from rota.app.authz import Act, Principal, authorise, may
 from rota.app.commands import Draft, PutRecord
 from rota.app.errors import NotFound
 from rota.app.ports import Record
@@ -105,16 +105,18 @@ def get_cluster(house: HouseDep, who: Caller, request: Request) -> Json:
 async def detect(
     house: HouseDep, who: Caller, request: Request, asked: Detect | None = None, dry_run: DryRun = False
 ) -> Json:
-    """What was set by hand is forgotten, unless `preferred_type` sets it anew."""
-    authorise(who, Act.RECORD, who.owner)
-    survey = survey_of(request)
+    """What was set by hand is forgotten, unless `preferred_type` sets it anew. An agent looks again, too, as its
+    protocol says; what people have set stays, and it may prefer nothing."""
     preferred = asked.preferred_type if asked is not None else None
+    sets = may(who, Act.DESCRIBE)
+    authorise(who, Act.RECORD if preferred is None else Act.DESCRIBE, who.owner)
+    survey = survey_of(request)
     body: dict[str, Any] = {}
     if preferred is not None:
         preferred = _word("preferred_type", preferred)
         body = {"type": preferred, "source": "manual", "confidence": 1.0}
     await survey.detect(house, preferred)
-    manual = await _set(house, who, body, dry_run)
+    manual = await (_set(house, who, body, dry_run) if sets else asyncio.to_thread(house.service.record, KIND, MANUAL))
     return Json(marked(await asyncio.to_thread(_answer, house, survey, manual), dry_run))
 
 
