@@ -44,7 +44,7 @@ class On(Enum):
 
 
 _OFFICE = {Act.SET_POLICY, Act.PAUSE, Act.DRAIN, Act.RESHAPE, Act.MANAGE_TOKENS}  # what only an admin does
-_PERSONAL = {act: On.OWN for act in Act if act not in _OFFICE and act is not Act.DESCRIBE}
+_PERSONAL: dict[Act, On] = {act: On.OWN for act in Act if act not in _OFFICE and act is not Act.DESCRIBE}
 
 MAY: Mapping[Role, Mapping[Act, On]] = {
     Role.ADMIN: dict.fromkeys(Act, On.ANY),
