@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.app.house import until
-from tests.doors.people import ANN, BEN, MakeServer, people
+from tests.doors.people import ANN, BEN, MakeServer, Person, people
 from tests.doors.server import Server
 
 EVENT = {"id", "kind", "actor", "session_id", "run_id", "note", "metadata", "timestamp"}
@@ -151,6 +152,67 @@ def test_a_note_belongs_to_who_wrote_it(make_server: MakeServer) -> None:
     assert who["watcher"].post("/journey/events", {"kind": "k"}).status == 403
     assert who["boss"].post(path, {"status": "accepted"}).ok()["status"] == "accepted"
     assert len(who[BEN].get("/journey/loop").ok()["recommendations"]) == 1, "a lab reads along"
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Person]]:
+    with Server(tmp_path_factory.mktemp("journey")) as server:
+        yield people(server, boss="admin", **{ANN: "user", BEN: "user"}, bot="agent")
+
+
+class TestWhoSaidIt:
+    """The journey is read as what people have approved: an agent must not write that for them."""
+
+    def test_an_agent_does_not_approve_its_own_advice(self, make_server: MakeServer) -> None:
+        who = people(make_server(), boss="admin", **{ANN: "user"}, bot="agent", other="agent")
+        advice = who["bot"].post("/journey/recommendations", {"title": "more GPUs"}).ok()
+        assert (advice["by"], advice["user"]) == ("bot", ANN)
+        path = f"/journey/recommendations/{advice['id']}/respond"
+        for word in ("accepted", "rejected", "modified"):
+            refused = who["bot"].post(path, {"status": word, "user_note": "ann approves"})
+            assert (refused.status, "for a person to say" in refused.json["detail"]) == (403, True), refused.body
+        assert who["other"].post(path, {"status": "dismissed"}).status == 403, "of its own only"
+        assert who["bot"].post(path, {"status": "executed"}).ok()["status"] == "executed"
+        assert who[ANN].post(path, {"status": "accepted"}).ok()["by"] == "bot", "who wrote it, not who answered"
+        loop = who[ANN].get("/journey/loop").ok()
+        assert [(event["kind"], event["actor"], event["by"]) for event in loop["events"]][::-1] == [
+            ("agent_recommendation_issued", "agent", "bot"),
+            ("recommendation_executed", "agent", "bot"),
+            ("user_accepted_recommendation", "human", ANN),
+        ]
+        assert [one["by"] for one in loop["recommendations"][0]["responses"]] == ["bot", ANN]
+
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            *("user_accepted_recommendation", "User_said", "run_finished", "recommendation_executed"),
+            *("decision_recorded", "agent_recommendation_issued"),
+        ],
+    )
+    def test_nor_writes_entries_that_look_like_one(self, answering: dict[str, Person], kind: str) -> None:
+        refused = answering["bot"].post("/journey/events", {"kind": kind, "actor": ANN})
+        assert (refused.status, "kind" in refused.json["detail"]) == (403, True), refused.body
+        assert answering[ANN].post("/journey/events", {"kind": kind}).ok()["by"] == ANN
+
+    def test_it_speaks_in_its_own_name(self, answering: dict[str, Person]) -> None:
+        noted = answering["bot"].post("/journey/events", {"kind": "idea", "actor": ANN}).ok()
+        assert (noted["actor"], noted["by"]) == ("bot", "bot")
+        theirs = answering[ANN].post("/journey/events", {"kind": "idea", "actor": "the team"}).ok()
+        assert (theirs["actor"], theirs["by"]) == ("the team", ANN)
+        answering["bot"].post("/journey/decisions", {"title": "go", "session_id": "said"}).ok()
+        (decided,) = answering[ANN].get("/journey/loop?session_id=said").ok()["events"]
+        assert (decided["kind"], decided["actor"], decided["by"]) == ("decision_recorded", "agent", "bot")
+
+    def test_nobody_writes_into_the_journey_of_another_s_run(self, answering: dict[str, Person]) -> None:
+        run = answering[BEN].post("/runs", {"name": "b", "command": "true"}).ok()["id"]
+        bodies = {"events": {"kind": "idea"}, "recommendations": {"title": "t"}, "decisions": {"title": "t"}}
+        for route, body in bodies.items():
+            for name in (ANN, "bot"):
+                refused = answering[name].post(f"/journey/{route}", {**body, "run_id": run})
+                assert (refused.status, BEN in refused.json["detail"]) == (403, True), refused.body
+            for name in (BEN, "boss"):
+                answering[name].post(f"/journey/{route}", {**body, "run_id": run}).ok()
+            answering["bot"].post(f"/journey/{route}", {**body, "run_id": "a label of its own"}).ok()
 
 
 @pytest.mark.parametrize(

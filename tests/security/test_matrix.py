@@ -123,7 +123,7 @@ TABLE: dict[str, tuple[set[str], Any]] = {
     "GET /journey/recommendations": (KNOWN, None),
     "POST /journey/events": (DOERS, {"kind": "note"}),
     "POST /journey/recommendations": (DOERS, {"title": "t"}),
-    "POST /journey/recommendations/{recommendation_id}/respond": (OWNER, {"status": "accepted"}),
+    "POST /journey/recommendations/{recommendation_id}/respond": (PERSON, {"status": "accepted"}),
     "POST /journey/decisions": (DOERS, {"title": "t"}),
     "WS /ws": (KNOWN, None),
 }

@@ -21,17 +21,28 @@ from rota.api.diary import happened
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
-from rota.api.render.journey import ANSWERS, of_decision, of_recommendation, posted, responses_of, summary
+from rota.api.render.journey import (
+    AGENT,
+    ANSWERS,
+    HUMAN,
+    is_reserved,
+    of_decision,
+    of_recommendation,
+    posted,
+    responses_of,
+    summary,
+)
 from rota.api.router import Router
 from rota.api.shelf import Shelf
-from rota.app.authz import Principal
+from rota.app.authz import Act, Principal, Role, authorise
 from rota.app.commands import Draft, PutRecord
-from rota.app.errors import Invalid, NotFound
+from rota.app.errors import Forbidden, Invalid, NotFound
 from rota.app.ports import Record
 
 router = Router("journey")
 EVENT, ADVICE, DECISION = "journey", "recommendation", "decision"
 PREFIX = {EVENT: "jevt", ADVICE: "jrec", DECISION: "jdec"}
+OF_AGENTS = ("executed", "dismissed")  # answers that an agent may give, to its own recommendations
 MOST_RESPONSES = 50  # kept with a recommendation; the oldest go first
 Long = Annotated[str, Field(max_length=10_000)]
 Title = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -46,7 +57,7 @@ class Entry(Body):
 
 class NewEvent(Entry):
     kind: Annotated[str, Field(min_length=1, max_length=200)]
-    actor: Word | None = Field(None, description="Default: the caller.")
+    actor: Word | None = Field(None, description="Default: the caller. An agent writes in its own name only.")
     recommendation_id: Word | None = None
     decision_id: Word | None = None
     note: Long | None = None
@@ -88,6 +99,7 @@ class Happening(BaseModel):
     note: str | None
     metadata: dict[str, Any]
     timestamp: float
+    by: str | None = Field(None, description="The caller who wrote it; absent where Rota saw it happen.")
 
 
 class Noted(BaseModel):
@@ -98,6 +110,7 @@ class Noted(BaseModel):
     run_id: str | None
     created_at: float
     updated_at: float
+    by: str = Field(description="The caller who wrote it.")
 
 
 class Summary(BaseModel):
@@ -168,9 +181,15 @@ def recommendations(
 
 @router.post("/journey/events", summary="Write an entry", responses={200: {"model": Happening}, **faults(409)})
 async def add_event(house: HouseDep, who: Caller, asked: NewEvent, key: Key = None, dry_run: DryRun = False) -> Json:
+    """An agent cannot write the kinds that stand for what people answered, what was decided and what runs did."""
+    if who.role is Role.AGENT and is_reserved(asked.kind):
+        raise Forbidden(
+            f"{who.name} is an agent and may not write the kind {asked.kind[:50]!r}: it stands for what people or runs "
+            "did; use another kind, or POST /journey/recommendations or /journey/decisions"
+        )
     body = {
         **asked.model_dump(),
-        "actor": asked.actor or who.name,
+        "actor": who.name if who.role is Role.AGENT else asked.actor or who.name,
         "metadata": asked.metadata or {},
         "timestamp": time.time() if asked.timestamp is None else asked.timestamp,
     }
@@ -197,14 +216,18 @@ async def respond(
     asked: AdviceResponse,
     dry_run: DryRun = False,
 ) -> Json:
+    """To accept, reject or modify is a person's; an agent says of its own recommendations that they were executed or
+    dismissed."""
     record = await asyncio.to_thread(Shelf(house, who).find, ADVICE, recommendation_id)
     if record is None:
         raise NotFound("Recommendation not found", "recommendation_id")
     word = asked.status.strip().lower()
     if word not in ANSWERS:
         raise HTTPException(400, f"status: {word[:50]!r} is not one of {', '.join(ANSWERS)}")
+    _must_be_a_person(who, record, word)
     now = time.time()
-    responses = [*responses_of(record.body), {"status": word, "responded_at": now}][-MOST_RESPONSES:]
+    response = {"status": word, "responded_at": now, "by": who.name, "actor": _actor(who)}
+    responses = [*responses_of(record.body), response][-MOST_RESPONSES:]
     said = {**asked.model_dump(), "status": word, "responded_at": now, "responses": responses}
     body = {**record.body, **said, "updated_at": now}
     draft = Draft(ADVICE, record.id, json.dumps(body), parent=record.parent)
@@ -215,8 +238,33 @@ async def respond(
 @router.post("/journey/decisions", summary="Write down a decision", responses={200: {"model": Noted}, **faults(409)})
 async def decide(house: HouseDep, who: Caller, asked: NewDecision, key: Key = None, dry_run: DryRun = False) -> Json:
     now = time.time()
-    body = {**asked.model_dump(), "created_at": now, "updated_at": now}
+    body = {**asked.model_dump(), "actor": _actor(who), "created_at": now, "updated_at": now}
     return await _add(house, who, DECISION, asked, body=body, key=key, dry_run=dry_run)
+
+
+def _actor(who: Principal) -> str:
+    return AGENT if who.role is Role.AGENT else HUMAN
+
+
+def _must_be_a_person(who: Principal, record: Record, word: str) -> None:
+    if who.role is not Role.AGENT or (word in OF_AGENTS and record.by == who.name):
+        return
+    known = " or ".join(OF_AGENTS)
+    raise Forbidden(
+        f"{who.name} is an agent and may not answer this with {word!r}: what becomes of a recommendation is for a "
+        f"person to say ({who.owner}, or an admin); an agent may call its own ones {known}"
+    )
+
+
+def _must_be_own(house: House, who: Principal, run_id: str) -> None:
+    """An entry about a run stands in the journey of that run's owner. What names no run that the caller can see is a
+    label."""
+    try:
+        run = house.service.run(run_id)
+    except NotFound:
+        return
+    if house.may_see(who, run):
+        authorise(who, Act.RECORD, run.user)
 
 
 async def _add(
@@ -233,6 +281,8 @@ async def _add(
     for field in ("run_id", "session_id"):
         if "\0" in (request[field] or ""):
             raise Invalid(f"{field}: holds a NUL character", field)
+    if asked.run_id:
+        await asyncio.to_thread(_must_be_own, house, who, asked.run_id)
     draft = Draft(
         kind, f"{PREFIX[kind]}_{once.name_for(kind, who, key, 12)}", "", asked.run_id or asked.session_id or ""
     )

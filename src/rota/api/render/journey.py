@@ -26,6 +26,15 @@ ANSWERS = {
 }
 
 
+AGENT, HUMAN = "agent", "human"
+RESERVED = ("user_", "run_", "recommendation_", "decision_recorded", "agent_recommendation_issued")
+
+
+def is_reserved(kind: str) -> bool:
+    """Return whether entries of this kind stand for what runs did, or for what people answered and decided."""
+    return kind.strip().lower().startswith(RESERVED)
+
+
 def entries(stored: StoredEvent, run: Run) -> Iterator[dict[str, Any]]:
     """What one event means for the diary; often nothing."""
     event = stored.event
@@ -62,23 +71,31 @@ def _kinds(event: e.Event) -> list[tuple[str, dict[str, Any]]]:
 
 def posted(record: Record) -> dict[str, Any]:
     """An entry somebody wrote; what the house needs besides stays here."""
-    return {"id": record.id, **{name: value for name, value in record.body.items() if name not in ("request",)}}
+    shown = {name: value for name, value in record.body.items() if name not in ("request",)}
+    return {"id": record.id, **shown, "by": record.by}
 
 
 def of_recommendation(record: Record) -> Iterator[dict[str, Any]]:
     """Yield the events of one recommendation: that it was issued, and each response to it."""
     body = record.body
     issued = {"priority": body["priority"], "source": body["source"]}
-    yield _derived(record, "agent_recommendation_issued", "agent", body["created_at"], issued)
+    yield _derived(record, "agent_recommendation_issued", AGENT, body["created_at"], issued) | {"by": record.by}
     for response in responses_of(body):
         said = {"status": response["status"]}
-        yield _derived(record, ANSWERS[response["status"]], "human", response["responded_at"], said)
+        event = _derived(record, ANSWERS[response["status"]], _actor(response), response["responded_at"], said)
+        yield event | {"by": response.get("by")}
 
 
 def of_decision(record: Record) -> Iterator[dict[str, Any]]:
     """Yield the one event of a decision."""
     body = record.body
-    yield _derived(record, "decision_recorded", "human", body["created_at"], {"status": body["status"]})
+    event = _derived(record, "decision_recorded", _actor(body), body["created_at"], {"status": body["status"]})
+    yield event | {"by": record.by}
+
+
+def _actor(said: Mapping[str, Any]) -> str:
+    """Records of older versions do not say whether it was an agent."""
+    return str(said.get("actor", HUMAN))
 
 
 def responses_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
