@@ -295,6 +295,26 @@ def test_of_a_family_only_those_of_the_owners_account_are_ended(rig, backend, re
     rig.people[-2].stdin.close()
 
 
+def test_a_holder_that_is_traced_does_not_outlive_its_cancel(rig, backend, reports):
+    """The tracer has it stop on its way out (PTRACE_SEIZE with PTRACE_O_TRACEEXIT), and never lets it go."""
+    order = rig.order("last for ever")
+    backend.launch(order)
+    code = """
+import ctypes, sys, time
+print(ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, ctypes.c_void_p(0x40)), flush=True)
+time.sleep(1000)
+"""
+    tracer = rig.person(sys.executable, "-c", code, str(order.holder.pid))
+    if rig.says(tracer).strip() != b"0":
+        pytest.skip("this machine does not let a process be traced by another")
+    try:
+        backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.0))
+        assert rig.end_of(reports, order).cause is Cause.CANCELLED
+        wait_for(lambda: procs.start_time(tracer.pid) is None, "the end of the tracer")
+    finally:  # else nothing ends the other
+        rig.people[-1].kill()
+
+
 def test_what_a_holder_forked_does_not_run_its_handler(rig, backend, reports, tmp_path):
     """A data loader has inherited it: it would save as well, over what its parent saves. It goes when that has gone."""
     code = """

@@ -1,8 +1,8 @@
 """Runs that hold GPUs although they should be gone: since when, until when at the latest, and what would end them.
 
 A run is overdue when it was asked to end, when it is past its time limit, or when it holds GPUs of a reservation that
-has begun. A run that is there after it was to be killed is overdue without a bound: the kernel keeps its processes,
-mostly in an uninterruptible wait for a device or a file system, or its supervisor could not kill them yet.
+has begun. A run that outlived its SIGKILL is overdue without a bound. Why is not known here: its processes may be in an
+uninterruptible wait for a device or a file system, or be traced, or their supervisor may be stopped.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def overdue(policy: Policy, run: Run, now: float, reservation: Reservation | Non
         what = _asked(run) if attempt.stop is not None and since == attempt.stop.at else "is past its time limit"
         if now > killed_at + DEAD_WITHIN_S and not _is_returned(run):
             text = (
-                f"{_named(run)} was due to be killed {about(now - killed_at)} ago and has not died: the kernel holds "
-                f"its processes (state D: a device or a file system that does not answer), or its supervisor was "
-                f"stopped, or the machine was suspended; an admin has to look at the machine, "
-                f"`ps -o pid,stat,wchan,cmd` shows them"
+                f"{_named(run)} was due to be killed {about(now - killed_at)} ago and has not died: its processes wait "
+                f"for a device or a file system that does not answer (state D), or a process of another account traces "
+                f"them (state t), or their supervisor was stopped, or the machine was suspended; an admin has to look "
+                f"at the machine, `ps -o pid,stat,wchan,cmd` shows them, and shim.log of the attempt names a tracer"
             )
             return Overdue(run.id, run.user, killed_at, None, text)
         left = f"it is killed in {about(killed_at - now)} at the latest" if killed_at > now else "it is being killed"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rota.adapters.backends import confine, procs, records
+from rota.adapters.backends import confine, procs, records, tracers
 from rota.core.run import Cause, Exit
 
+log = logging.getLogger(__name__)
 BURIAL_S = 5.0
 
 
@@ -117,7 +119,11 @@ def sweep(attempt_id: str, uid: int) -> None:
 
 def _sweep(attempt_id: str, uid: int, group: str, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
-    return (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, uid, deadline)
+    if (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, uid, deadline):
+        return True
+    for text in tracers.end({*confine.members(group), *procs.marked(attempt_id, uid)}, uid):
+        log.warning("%s: %s", attempt_id, text)
+    return False
 
 
 def _account(directory: str, record: Mapping[str, Any]) -> int:

@@ -175,6 +175,11 @@ def kill(group: str) -> None:
     try_write(f"{group}/cgroup.kill", "1")
 
 
+def members(group: str) -> list[int]:
+    """The processes in a group and below it."""
+    return [int(word) for place, _, _ in os.walk(group) for word in _words(f"{place}/cgroup.procs")]
+
+
 def remove(group: str, timeout_s: float = 2.0) -> bool:
     """Empty the group of whatever still lives in it and remove it. False: something in there does not die."""
     deadline = time.monotonic() + timeout_s

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rota.adapters.backends import claims, evict, procs, records
+from rota.adapters.backends import claims, evict, procs, records, tracers
 from rota.app.ports import (
     Absent,
     Ended,
@@ -37,6 +37,7 @@ from rota.core.run import Cause, Exit, Holder
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+LOOK_S = 10.0
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
 
 
@@ -267,6 +268,20 @@ class LeaseBackend:
             if lease is not None and self._open:
                 targets = (*evict.family(lease.holder), *lease.brood)
                 evict.signal_all(targets, evict.SIGKILL, lease.holder.uid)
+                if targets:
+                    lease.undo.append(self._after(tracers.AFTER_S, lambda: self._free(name)))
+
+    def _free(self, name: str) -> None:
+        """Free those that outlive SIGKILL because another process of their account traces them."""
+        with self._lock, self._or_again(name, self._free):
+            lease = self._known.get(name)
+            if lease is None or not self._open or not self._alive(lease):
+                return
+            family = [(lease.holder.pid, lease.holder.start_ticks), *lease.brood]
+            left = [pid for pid, start in family if procs.start_time(pid) == start]
+            for text in tracers.end(left, lease.holder.uid):
+                log.warning("%s: %s", name, text)
+            self._after(LOOK_S, lambda: self._free(name))
 
     @contextlib.contextmanager
     def _or_again(self, name: str, act: Callable[[str], None]) -> Iterator[None]:

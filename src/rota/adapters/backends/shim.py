@@ -23,7 +23,7 @@ import os
 import select
 import signal
 
-from rota.adapters.backends import confine, heard, procs, records, task
+from rota.adapters.backends import confine, heard, procs, records, task, tracers
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.pipepump import PipePump
@@ -90,6 +90,8 @@ class Shim:
         self.pump: PtyPump | None = None
         self.pipe: PipePump | None = None
         self.oom = False
+        self.tracers_at: float | None = None  # by time_awake: when to look at what traces those that outlive SIGKILL
+        self.tracers: set[str] = set()  # what was said of them
 
     def run(self) -> None:
         groups = self.house.groups
@@ -226,10 +228,14 @@ class Shim:
 
     def _refuse(self, code: int, message: str) -> None:
         self.refusal = (code, message)
+        self._say(message)
+
+    def _say(self, text: str) -> None:
+        """Tell the run's people, in its log."""
         try:
-            os.write(self.log, f"rota: {message}\n".encode(errors="surrogateescape"))
+            os.write(self.log, f"rota: {text}\n".encode(errors="surrogateescape"))
         except OSError:
-            pass  # it is in the exit record too
+            pass  # it is in another file too: the exit record, or the notes
 
     def _confine_tasks(self) -> None:
         """A group of its own for each task, so that two tasks on one machine see their own GPUs only."""
@@ -311,6 +317,10 @@ class Shim:
                 return False
             if pid == 0:
                 return True
+            if os.WIFSTOPPED(status):  # it made its parent its tracer (PTRACE_TRACEME): we trace nobody
+                signum = os.WSTOPSIG(status)
+                task.detach(pid, 0 if signum == signal.SIGTRAP else signum)
+                continue
             if self.tasks.pop(pid, None) is not None and status != 0 and self.failure is None:
                 self.failure = status
                 if self.tasks and self.kill_at is None:
@@ -381,8 +391,22 @@ class Shim:
                 confine.join(self.house.groups.leaf)
             except OSError as error:
                 self._note(f"cgroup kill: {error}")
-        for pid in procs.descendants(os.getpid()):
+        left = procs.descendants(os.getpid())
+        for pid in left:
             heard.to_one(pid, signal.SIGKILL)
+        self._end_tracers(left)
+
+    def _end_tracers(self, left: list[int]) -> None:
+        """Free those that outlive SIGKILL because a process outside the attempt traces them."""
+        now = procs.time_awake()
+        if self.tracers_at is not None and now < self.tracers_at:
+            return
+        looked, self.tracers_at = self.tracers_at is not None, now + tracers.AFTER_S
+        for text in tracers.end(left, self.uid) if looked else ():
+            if text not in self.tracers and len(self.tracers) < tracers.MAX_TRACERS:
+                self.tracers.add(text)
+                self._note(text)
+                self._say(text)
 
     def _extinguish(self) -> None:
         """Return only when no process of the attempt is left: we are the subreaper of all that it ever forked."""

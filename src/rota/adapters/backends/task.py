@@ -29,7 +29,14 @@ NOT_FOUND, NOT_RUNNABLE = 127, 126  # as a shell would say
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
+PTRACE_DETACH = 17
+
 libc = ctypes.CDLL(None, use_errno=True)
+
+
+def detach(pid: int, signum: int) -> None:
+    """Let a traced child go on by itself, with the signal at which it stopped (0 = none)."""
+    libc.ptrace(ctypes.c_long(PTRACE_DETACH), ctypes.c_long(pid), None, ctypes.c_void_p(signum))
 
 
 class Refused(Exception):

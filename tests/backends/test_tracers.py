@@ -1,0 +1,172 @@
+"""A process that traces an attempt from outside does not keep it alive: neither past SIGKILL nor as a zombie."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rota.adapters.backends import procs, records, tracers
+from rota.adapters.backends.local import LocalBackend
+from rota.app.ports import LaunchOrder, StopOrder
+from rota.core.run import Cause
+from tests.backends.contract import Reports
+from tests.backends.helpers import LocalRig, wait_for
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two accounts")
+STOP_AT_EXIT, NOTHING = 0x40, 0  # PTRACE_O_TRACEEXIT: the traced process stops on its way out, until it is let go
+TRACE = """
+import ctypes, sys, threading, time
+def seize():
+    for pid in sys.argv[3:]:
+        if ctypes.CDLL(None).ptrace(0x4206, int(pid), None, ctypes.c_void_p(int(sys.argv[2]))):
+            sys.exit("ptrace refused")
+    print("traced", flush=True)
+    time.sleep(1000)
+if sys.argv[1] == "by-a-thread":
+    threading.Thread(target=seize).start()
+else:
+    seize()
+"""
+
+Trace = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def trace(backend: LocalBackend) -> Iterator[Trace]:
+    """Begin a process that traces others and never looks after them."""
+    made: list[subprocess.Popen[str]] = []
+
+    def begin(*pids: int, options: int = STOP_AT_EXIT, way: str = "by-its-first-thread") -> subprocess.Popen[str]:
+        argv = [sys.executable, "-c", TRACE, way, str(options), *map(str, pids)]
+        made.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/"))
+        stdout = made[-1].stdout
+        assert stdout is not None
+        if stdout.readline() != "traced\n":
+            pytest.skip("this machine does not let a process be traced by another")
+        return made[-1]
+
+    yield begin
+    for each in reversed(made):
+        each.kill()
+    for each in made:
+        each.communicate()
+
+
+def program(rig: LocalRig, backend: LocalBackend, reports: Reports, **order: object) -> tuple[LaunchOrder, int]:
+    made = rig.order("last for ever", **order)
+    backend.launch(made)
+    return made, rig.start_of(reports, made).pid
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"options": STOP_AT_EXIT},
+        {"options": NOTHING},
+        {"options": STOP_AT_EXIT, "way": "by-a-thread"},
+    ],
+    ids=["stops-at-its-exit", "stays-a-zombie", "by-a-thread"],
+)
+def test_a_tracer_outside_does_not_outlive_a_cancel(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, trace: Trace, how: dict[str, Any]
+) -> None:
+    order, pid = program(rig, backend, reports)
+    tracer = trace(pid, **how)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert tracer.wait(60) == -signal.SIGKILL
+    said = backend.read_log(order.attempt_id, 0, 1000).content.decode()
+    assert f"process {tracer.pid}" in said and "was killed" in said, "whoever traced it finds out why it is gone"
+
+
+def test_a_time_limit_ends_what_is_traced_by_one_that_is_traced(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, trace: Trace
+) -> None:
+    order, pid = program(rig, backend, reports, time_limit_s=2.0, grace_s=0.1)
+    first = trace(pid)
+    second = trace(first.pid)
+    assert rig.end_of(reports, order).cause is Cause.TIME_LIMIT
+    assert first.wait(60) == second.wait(60) == -signal.SIGKILL
+
+
+def test_of_a_program_one_thread_may_be_traced(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, trace: Trace
+) -> None:
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(1000,)).start(); time.sleep(1000)"
+    order, pid = program(rig, backend, reports, argv=(sys.executable, "-I", "-c", code))
+    threads = wait_for(lambda: len(found := os.listdir(f"/proc/{pid}/task")) > 1 and found, "its threads")
+    trace(max(map(int, threads)))
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+
+
+def test_what_a_dead_supervisor_left_behind_is_freed_too(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, trace: Trace
+) -> None:
+    order, pid = program(rig, backend, reports)
+    tracer = trace(pid)
+    record = records.read(str(rig.path(order.attempt_id, "pid")))
+    assert record is not None
+    os.kill(record["pid"], signal.SIGKILL)
+    assert rig.end_of(reports, order).cause is Cause.LOST
+    assert procs.start_time(pid) is None
+    assert tracer.wait(60) == -signal.SIGKILL
+
+
+@as_root
+def test_a_tracer_of_another_account_is_named_and_left_alone(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, trace: Trace
+) -> None:
+    """Such as an admin's debugger: an account can end its own processes only."""
+    order, pid = program(rig, backend, reports, account="nobody", workdir="/")
+    tracer = trace(pid)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
+    note = rig.path(order.attempt_id, "shim.log")
+    wait_for(lambda: note.exists() and f"process {tracer.pid} " in note.read_text(), "the tracer's name")
+    assert tracer.poll() is None
+    assert note.read_text().count(f"process {tracer.pid} ") == 1, "said once"
+    tracer.kill()
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+
+
+def test_neither_we_nor_what_we_live_by_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process can make its parent its tracer without asking it (PTRACE_TRACEME)."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0); print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        sent: list[int] = []
+        monkeypatch.setattr(procs, "send", lambda pid, signum, check: sent.append(pid))
+        assert tracers.tracers_of([child.pid]) == [os.getpid()]
+        (said,) = tracers.end([child.pid], os.getuid())
+        assert f"process {os.getpid()} " in said and sent == []
+        child.kill()
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_program_that_makes_its_supervisor_its_tracer_runs_to_its_own_end(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, code: int
+) -> None:
+    """It stops at its next exec and at every signal, and the supervisor is told so by the same call as of its end."""
+    script = (
+        "import ctypes, os, signal\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True))\n"
+        "ctypes.CDLL(None).ptrace(0, 0, 0, 0)\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "ctypes.CDLL(None).ptrace(0, 0, 0, 0)\n"
+        f"os.execv('/bin/sh', ['sh', '-c', 'echo executed; exit {code}'])\n"
+    )
+    order = rig.order("succeed", argv=(sys.executable, "-I", "-c", script))
+    backend.launch(order)
+    end = rig.end_of(reports, order)
+    assert (end.cause, end.code) == (Cause.EXITED, code)
+    assert backend.read_log(order.attempt_id, 0, 100).content == b"heard\nexecuted\n"
