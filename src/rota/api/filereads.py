@@ -1,4 +1,5 @@
-"""Read files in threads of their own, bounded in number and in time, so that a stuck read costs nobody else's call.
+"""Work in threads of its own, bounded in number and in time: mostly reads of files, so that a stuck one costs nobody
+else's call.
 
 A read can be stuck for long: on a dead network file system, or in a job's directory on FUSE. Its thread is then lost
 until the read returns, but that thread serves no other calls, and the caller is told to ask again. The files of one run
@@ -29,32 +30,40 @@ LIMIT_S = 5.0  # for both together
 
 class FileReads:
     def __init__(
-        self, name: str, *, threads: int = THREADS, calls: int = MAX_CALLS, limit_s: float | None = LIMIT_S
+        self,
+        name: str,
+        *,
+        threads: int = THREADS,
+        of_one: int = MAX_OF_ONE_RUN,
+        calls: int = MAX_CALLS,
+        limit_s: float | None = LIMIT_S,
+        doing: str = "reading the files of run",
     ) -> None:
+        """`of_one`: how many threads one run's files may take, or whatever else its work is kept apart by."""
         self._name, self._most_threads, self._most_calls, self._limit_s = name, threads, calls, limit_s
+        self._of_one, self._doing = of_one, doing
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._started = 0
         self._calls = 0
         self._idle = asyncio.Semaphore(threads)
         self._lanes: dict[str, _Lane] = {}
 
-    async def read(self, run_id: str, work: Callable[[], T]) -> T:
+    async def read(self, key: str, work: Callable[[], T]) -> T:
         """Return what `work` returns, called in a thread. Raises Unavailable when that takes too long, when too many
         wait already, or when there is no thread for it."""
         if self._calls >= self._most_calls:
-            raise Unavailable("too many files are being read just now; ask again")
+            raise Unavailable("too many such calls are waiting just now; ask again")
         self._calls += 1
         try:
             async with asyncio.timeout(self._limit_s):
-                return await asyncio.shield(await self._begin(run_id, work))
+                return await asyncio.shield(await self._begin(key, work))
         except TimeoutError:
-            why = f"the files of run {run_id} could not be read within {self._limit_s:g} s; ask again"
-            raise Unavailable(why) from None
+            raise Unavailable(f"{self._doing} {key} did not end within {self._limit_s:g} s; ask again") from None
         finally:
             self._calls -= 1
 
-    async def _begin(self, run_id: str, work: Callable[[], T]) -> asyncio.Future[T]:
-        lane = self._lanes.setdefault(run_id, _Lane())
+    async def _begin(self, key: str, work: Callable[[], T]) -> asyncio.Future[T]:
+        lane = self._lanes.setdefault(key, _Lane(self._of_one))
         lane.users += 1
         future: Future[T] = Future()
         try:
@@ -70,24 +79,24 @@ class FileReads:
                 lane.slots.release()
                 raise
         except BaseException:
-            self._leave(run_id, lane)
+            self._leave(key, lane)
             raise
         reading = asyncio.wrap_future(future)
 
         def ended(reading: asyncio.Future[T]) -> None:
             self._idle.release()
             lane.slots.release()
-            self._leave(run_id, lane)
+            self._leave(key, lane)
             if not reading.cancelled():
                 reading.exception()  # seen, also where nobody waits for it any more
 
         reading.add_done_callback(ended)
         return reading
 
-    def _leave(self, run_id: str, lane: _Lane) -> None:
+    def _leave(self, key: str, lane: _Lane) -> None:
         lane.users -= 1
         if not lane.users:
-            del self._lanes[run_id]
+            del self._lanes[key]
 
     def _submit(self, future: Future[Any], work: Callable[[], Any]) -> None:
         if self._started < self._most_threads:
@@ -101,9 +110,9 @@ class FileReads:
         try:
             thread.start()
         except RuntimeError as error:
-            log.warning("a thread that reads files could not be started: %s", error)
+            log.warning("a thread could not be started (%s): %s", self._name, error)
             if not self._started:
-                raise Unavailable("no thread can be started to read files just now; ask again") from error
+                raise Unavailable("no thread can be started for this just now; ask again") from error
         else:
             self._started += 1
 
@@ -120,6 +129,6 @@ class FileReads:
 class _Lane:
     """The threads that one run's files may take."""
 
-    def __init__(self) -> None:
-        self.slots = asyncio.Semaphore(MAX_OF_ONE_RUN)
+    def __init__(self, threads: int) -> None:
+        self.slots = asyncio.Semaphore(threads)
         self.users = 0  # calls that read or wait

@@ -10,6 +10,7 @@ from rota.api.bell import Bell
 from rota.api.connections import Connections, bounds_here
 from rota.api.filereads import FileReads
 from rota.api.follow import followers
+from rota.api.forecasts import forecasters
 from rota.api.gate import Gate
 from rota.api.groups import Groups
 from rota.api.hub import Hub
@@ -40,6 +41,7 @@ class House:
     people: Buckets = field(default_factory=lambda: Buckets(20_000.0, 40_000.0))
     files: FileReads = field(default_factory=lambda: FileReads("rota-files"))
     followed: FileReads = field(default_factory=followers)
+    forecasts: FileReads = field(default_factory=forecasters)
     reads: ReadSlots = field(default_factory=ReadSlots)
     agents: Buckets = field(init=False)
     groups: Groups = field(init=False)

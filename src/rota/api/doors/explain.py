@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Path
+from fastapi import Path, Request
 from pydantic import BaseModel, Field
 
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep, seen
 from rota.api.faults import faults
+from rota.api.forecasts import foretell
+from rota.api.house import House
 from rota.api.render.overdue import OverdueShape
 from rota.api.render.whole import hiding, overdue_before, waiting
 from rota.api.render.words import RUN_WORDS
 from rota.api.router import Router
+from rota.app.authz import Principal
 from rota.app.errors import NotFound
 from rota.app.outlook import Prospect
 from rota.core.run import WAITING
@@ -73,8 +76,12 @@ class WorkspaceShape(BaseModel):
 
 
 @router.get("/runs/{run_id}/explain", summary="Why it waits", responses={200: {"model": Explained}, **faults(404)})
-def explain(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+async def explain(house: HouseDep, who: Caller, run_id: RunId, request: Request) -> Json:
     """All reasons at once, the runs that stand in the way, and the smallest change that would start it sooner."""
+    return await foretell(house.forecasts, who, request.scope, lambda: _explain(house, who, run_id))
+
+
+def _explain(house: House, who: Principal, run_id: str) -> Json:
     run = seen(house, who, run_id)
     eta = house.service.eta(run_id) if run.state in WAITING else None
     why = waiting(house, who, house.service.explain(run_id), eta)
@@ -82,10 +89,14 @@ def explain(house: HouseDep, who: Caller, run_id: RunId) -> Json:
 
 
 @router.get("/runs/{run_id}/eta", summary="When it will start", responses={200: {"model": Expected}, **faults(404)})
-def eta(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+async def eta(house: HouseDep, who: Caller, run_id: RunId, request: Request) -> Json:
     """Epoch seconds, and seconds from now; null = it waits for nothing, or nothing that is known will start it (`why`).
     `p50` and `p90` come from running the scheduler forward over what runs like those in the way took before, corrected
     by how earlier predictions did (`GET /calibration`)."""
+    return await foretell(house.forecasts, who, request.scope, lambda: _eta(house, who, run_id))
+
+
+def _eta(house: House, who: Principal, run_id: str) -> Json:
     run = seen(house, who, run_id)
     waits = run.state in WAITING
     at = house.service.eta(run_id) if waits else None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Path, Query
+from fastapi import Path, Query, Request
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -17,6 +18,7 @@ from rota.api.asked import Body, Text
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
+from rota.api.forecasts import foretell
 from rota.api.house import House
 from rota.api.newrun import NewRun, submit_run
 from rota.api.render.limits import warnings
@@ -29,7 +31,7 @@ from rota.api.sweepbook import sweep_for
 from rota.app.commands import Edit
 from rota.app.errors import Invalid
 from rota.app.ports import RunFilter
-from rota.core.run import Run, RunState
+from rota.core.run import WAITING, Run, RunState
 
 router = Router("runs")
 MOST = 1 << 62
@@ -106,14 +108,12 @@ def _suggested(house: House, run: Run) -> dict[str, Any]:
 
 
 @router.get("/runs/{run_id}", summary="One run, whole", responses={200: {"model": RunShape}, **faults(404)})
-async def get_run(house: HouseDep, who: Caller, run_id: RunId) -> Json:
+async def get_run(house: HouseDep, who: Caller, run_id: RunId, request: Request) -> Json:
     """While it waits: every reason why, its place and when it is expected to start. With metrics: its charts."""
-
-    def look() -> tuple[Run, dict[str, Any]]:
-        run = seen(house, who, run_id)
-        return run, whole(house, who, run)
-
-    run, answer = await run_in_threadpool(look)
+    run = await run_in_threadpool(seen, house, who, run_id)
+    look = partial(whole, house, who, run)
+    waits = run.state in WAITING
+    answer = await (foretell(house.forecasts, who, request.scope, look) if waits else run_in_threadpool(look))
     found = await from_log(house, run)
     return Json({**answer, **found, "wandb_dir": answer["wandb_dir"] or found["wandb_dir"]})
 
