@@ -76,7 +76,8 @@ def _asked(run: Run) -> str:
     if stop.cause is Cause.TIME_LIMIT:
         return "is past its time limit"
     if stop.cause is Cause.PREEMPTED:
-        return f"is being preempted for {stop.for_run}" if stop.for_run else "is being preempted"
+        # not for which one: who reads this may not be allowed to see that run
+        return "is being preempted for another run" if stop.for_run else "is being preempted"
     return "is a lease on its way back" if stop.cause is Cause.RELEASED else "is being cancelled"
 
 

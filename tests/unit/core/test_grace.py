@@ -136,7 +136,9 @@ def test_a_stopping_run_is_named_to_others_and_a_victim_to_them_that_it_is_stopp
     bench.stop(holder, Cause.PREEMPTED, for_run=mine)
     codes = {one.code for one in explain(bench.state, bench.now, mine).reasons}
     assert "stopping" in codes and "overdue" not in codes
-    assert "overdue" in {one.code for one in explain(bench.state, bench.now, other).reasons}
+    (reason,) = [one for one in explain(bench.state, bench.now, other).reasons if one.code == "overdue"]
+    assert "is being preempted for another run" in reason.text
+    assert mine not in reason.text, "a third person's run may not be this one's to see"
     bench.now = 60.0 + DEAD_WITHIN_S + 1.0
     assert "overdue" in {one.code for one in explain(bench.state, bench.now, mine).reasons}, "it does not die"
 
