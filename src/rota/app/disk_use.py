@@ -36,6 +36,7 @@ class DiskUse:
         self._lock = Lock()
         self._runs: dict[str, tuple[str, int]] = {}  # run -> (its person, bytes)
         self._totals: Counter[str] = Counter()
+        self._nobodys: set[str] = set()  # runs with files that the store does not know (any more)
 
     def of(self, person: str) -> int:
         return self._totals[person]
@@ -57,16 +58,27 @@ class DiskUse:
         """Look at all of it. Slow: not for the loop's thread."""
         if not self.most:
             return
+        with self._lock:
+            before = set(self._runs)  # one that begins to write during the walk may not be seen by it
         seen = set()
         for run_id, size in self._files.sizes():
             seen.add(run_id)
-            known = self._runs.get(run_id)
-            person = known[0] if known is not None else self._owner_of(run_id)
+            person = self._person(run_id)
             if person is not None and size is not None:
                 self.note(run_id, person, size)
+        self._nobodys &= seen
         with self._lock:
-            for run_id in self._runs.keys() - seen:
+            for run_id in (before - seen) & self._runs.keys():
                 self._put(run_id, self._runs[run_id][0], 0)
+
+    def _person(self, run_id: str) -> str | None:
+        known = self._runs.get(run_id)
+        if known is not None or run_id in self._nobodys:
+            return None if known is None else known[0]
+        person = self._owner_of(run_id)
+        if person is None:
+            self._nobodys.add(run_id)
+        return person
 
     def _put(self, run_id: str, person: str, size: int) -> None:
         _, before = self._runs.pop(run_id, (person, 0))
