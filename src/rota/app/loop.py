@@ -104,6 +104,7 @@ class Loop:
         self._edge: float | None = None  # when a reservation begins or ends next, as the last pass saw it
         self._begun = (0.0, 0.0)  # the house's time and the tick at the start
         self.rounds = 0  # of the periodic reconcile
+        self.unseen: set[str] = set()  # runs that could not be looked at, and of which that was said
         self.passes = 0  # how often it was decided
         self.last_pass_at: float | None = None
         self._next_reconcile = 0.0

@@ -58,8 +58,9 @@ def everything(loop: Loop) -> None:
     """All live attempts and all strays: before the loop begins, and after trouble."""
     desk = _desk(loop)
     for run in _active(loop):
-        with _despite(run):
+        with _despite(loop, run):
             _look(loop, desk, run)
+            loop.unseen.discard(run.id)
     _stop_overruns(loop, desk)
     _strangers(loop, desk)
     loop.commit(desk)
@@ -72,12 +73,15 @@ def now_and_then(loop: Loop, desk: Desk) -> None:
     """A bounded round over some of the attempts, for news that never came. Only looks: `act_again` comes after the
     commit."""
     live = _active(loop)
+    if loop.unseen:
+        loop.unseen &= {run.id for run in live}
     start = loop.rounds * LOOKED_AT % max(1, len(live))
     loop.rounds += 1
     until = loop.clock.tick() + ROUND_S
     for run in live[start : start + LOOKED_AT]:
-        with _despite(run):
+        with _despite(loop, run):
             _look(loop, desk, run)
+            loop.unseen.discard(run.id)
         if loop.clock.tick() > until:
             break
     _stop_overruns(loop, desk)
@@ -100,7 +104,7 @@ def act_again(loop: Loop) -> None:
     for run in _active(loop):
         attempt = run.attempt
         assert attempt is not None
-        with _despite(run):
+        with _despite(loop, run):
             if attempt.stop is not None:
                 dispatch.stop(loop.backend, run)
             elif _may_launch(run) and isinstance(loop.backend.observe(attempt.id), Absent):
@@ -109,13 +113,15 @@ def act_again(loop: Loop) -> None:
 
 
 @contextmanager
-def _despite(run: Run) -> Iterator[None]:
+def _despite(loop: Loop, run: Run) -> Iterator[None]:
     """One attempt that cannot be looked at, as for want of a descriptor, keeps no other from being settled. Nothing is
-    known of it then: it stays as it is recorded, and is looked at again in a later round."""
+    known of it then: it stays as it is recorded, and is looked at again in a later round. That is said once."""
     try:
         yield
     except OSError as error:
-        log.error("run %s cannot be looked at now: %s", run.id, error)
+        if run.id not in loop.unseen:
+            loop.unseen.add(run.id)
+            log.error("run %s cannot be looked at now: %s", run.id, error)
 
 
 def _may_launch(run: Run) -> bool:
