@@ -14,7 +14,7 @@ import pytest
 
 from rota.adapters.backends import confine, limits
 from rota.adapters.backends.local import LocalBackend
-from rota.app.ports import LaunchOrder, StopOrder, Task
+from rota.app.ports import LaunchOrder, Live, StopOrder, Task
 from rota.core.run import Cause, Exit
 from tests.backends.contract import Reports, is_over
 from tests.backends.helpers import LocalRig, command_lines, wait_for
@@ -70,6 +70,16 @@ class Host:
 
 
 @contextmanager
+def hosting(root: Path, **settings: object) -> Iterator[Host]:
+    """A server that comes and goes; its jobs stay."""
+    opened = Host(LocalRig(root, **settings))
+    try:
+        yield opened
+    finally:
+        opened.backend.close()
+
+
+@contextmanager
 def host(root: Path, **settings: object) -> Iterator[Host]:
     opened = Host(LocalRig(root, **settings))
     try:
@@ -117,6 +127,45 @@ def test_all_jobs_together_leave_memory_for_the_server(tmp_path: Path, needs: Ca
         assert here.run(take(20)).ok
         end = here.run(take(600))
         assert not end.ok and end.oom, "no amount was asked for: the bound of all jobs holds"
+
+
+def test_a_bound_that_changes_while_jobs_run_keeps_all_limits_on(tmp_path: Path, needs: Callable[..., None]) -> None:
+    """A server restarts with more memory to give than before, then with less than its jobs use: none of them dies."""
+    needs("memory", "pids", "cpu")
+    rig, reports = LocalRig(tmp_path, memory_bytes=256 << 20), Reports()
+    first = rig.backend()
+    first.open(reports)
+    hold = f"{TAKE}; import time; time.sleep(1000)"
+    order = rig.order("succeed", argv=("python3", "-c", hold, "100"))
+    first.launch(order)
+    rig.until(lambda: b"MiB" in first.read_log(order.attempt_id, 0, 100).content, "its memory")
+    first.close()
+    try:
+        for mib, bound in (512, 512), (256, 256), (64, 256), (300, 300):
+            with hosting(tmp_path, memory_bytes=mib << 20) as here:
+                wait_for(lambda here=here: here.backend.enforced() is not None, "the launcher to say what it may use")  # type: ignore[misc]
+                assert here.backend.enforced() == {"memory", "pids", "cpu"}, f"{mib} MiB"
+                assert _bound_of_all(here) == bound << 20, f"{mib} MiB"
+                assert isinstance(here.backend.observe(order.attempt_id), Live)
+                assert here.run(take(20)).ok
+        said = (tmp_path / "backend" / "zygote.log").read_text()
+        assert said.count("memory: ") == 1 and "64 MiB" in said and "256 MiB" in said, "of the one that was kept"
+    finally:
+        with host(tmp_path):
+            pass  # which ends what runs
+
+
+def _bound_of_all(here: Host) -> int:
+    name = here.backend.group_name
+    (base,) = [
+        where
+        for where in here.groups()
+        if where.endswith(f"/{name}") and ("/memory" in where or os.path.exists(f"{where}/memory.max"))
+    ]
+    for file in ("memory.max", "memory.limit_in_bytes"):
+        if os.path.exists(f"{base}/{file}"):
+            return int(Path(f"{base}/{file}").read_text())
+    raise AssertionError(base)
 
 
 def test_cpus_are_a_share_of_time(tmp_path: Path, needs: Callable[..., None]) -> None:
@@ -286,3 +335,34 @@ def test_a_bound_that_cannot_be_set_leaves_no_group(tmp_path: Path, monkeypatch:
     with pytest.raises(PermissionError):
         limits.WorkerGroups(found, "worker").for_task(0, 0, 4)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_v2_a_bound_is_not_lowered_below_what_is_used(tmp_path: Path) -> None:
+    """The kernel would kill jobs to get there. A directory stands in for the group."""
+    for name, text in {"memory.max": str(8 << 30), "memory.swap.max": "max", "memory.current": str(5 << 30)}.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    found = confine.Hierarchies(unified=str(tmp_path), limits={"memory": str(tmp_path)})
+    (said,) = limits.Bounds(found, 4 << 30, 100).apply()
+    assert "5120 MiB" in said and "4096 MiB" in said and "8192 MiB" in said
+    assert int((tmp_path / "memory.max").read_text()) == 8 << 30
+    assert found.limits == {"memory": str(tmp_path)}, "there is a bound"
+    assert limits.Bounds(found, 6 << 30, 100).apply() == []
+    assert int((tmp_path / "memory.max").read_text()) == 6 << 30
+
+
+def test_a_controller_that_takes_no_bound_is_left_out_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = confine.write
+
+    def write(path: str, text: str) -> None:
+        if path.endswith("/memory.max"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        real(path, text)
+
+    monkeypatch.setattr(confine, "write", write)
+    for name in ("memory.max", "memory.current", "pids.max"):
+        (tmp_path / name).write_text("max\n" if name != "memory.current" else "0\n")
+    found = confine.Hierarchies(unified=str(tmp_path), limits=dict.fromkeys(("memory", "pids", "cpu"), str(tmp_path)))
+    (said,) = limits.Bounds(found, 4 << 30, 100).apply()
+    assert "memory" in said and "Permission denied" in said
+    assert sorted(found.limits) == ["cpu", "pids"]
+    assert (tmp_path / "pids.max").read_text() != "max\n"

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 
 from rota.adapters.backends import confine
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from rota.adapters.backends.confine import Hierarchies
 
 MEMORY, PIDS, CPU = "memory", "pids", "cpu"
+BOUND = {MEMORY: ("memory.max", "memory.limit_in_bytes"), PIDS: ("pids.max",)}  # in v2, and in v1
+UNBOUNDED = 1 << 62
 # The largest real jobs seen are 8 processes with 16 data loaders each and a thread per core of a 128-core machine:
 # about 16,000 tasks. Twice that still leaves pid_max (4,194,304 on 64-bit distributions) to everybody else.
 PROCESSES = 32_768
@@ -48,8 +51,11 @@ def bound_memory(group: str, amount: int, *, unified: bool) -> None:
         confine.write(f"{group}/memory.max", str(amount))
         confine.try_write(f"{group}/memory.swap.max", "0")
     else:
+        both = f"{group}/memory.memsw.limit_in_bytes"
+        if amount > (_number(both) or amount):  # the kernel refuses a bound of memory above that of memory and swap
+            confine.try_write(both, str(amount))
         confine.write(f"{group}/memory.limit_in_bytes", str(amount))
-        confine.try_write(f"{group}/memory.memsw.limit_in_bytes", str(amount))
+        confine.try_write(both, str(amount))
 
 
 def bound_processes(group: str, count: int) -> None:
@@ -83,20 +89,49 @@ class Bounds:
     def __init__(self, found: Hierarchies, memory_bytes: int | None, processes: int) -> None:
         self.found = found
         memory, pids = found.limits.get(MEMORY, ""), found.limits.get(PIDS, "")
-        total = min(_installed(), _least_above(memory, "memory.max", "memory.limit_in_bytes"))
+        total = min(_installed(), _least_above(memory, *BOUND[MEMORY]))
         self._memory_bytes = memory_bytes or memory_for_jobs(total)
-        most = min(_kernels("pid_max"), _kernels("threads-max"), _least_above(pids, "pids.max"))
+        most = min(_kernels("pid_max"), _kernels("threads-max"), _least_above(pids, *BOUND[PIDS]))
         self._all_processes = most * 3 // 4
         self.processes = min(processes, most // 2)
 
-    def apply(self) -> None:
+    def apply(self) -> list[str]:
+        """Set the bounds of all attempts together; what could not be set, in words. Where jobs run, a bound that cannot
+        be changed stays as it was; a controller that takes none at all is left out."""
         found = self.found
         if found.unified:
             confine.pass_on(found.unified, found.unified_controllers())
-        if memory := found.limits.get(MEMORY):
-            bound_memory(memory, self._memory_bytes, unified=memory == found.unified)
-        if pids := found.limits.get(PIDS):
-            bound_processes(pids, self._all_processes)
+        said = []
+        for controller, bound in ((MEMORY, self._bound_memory), (PIDS, self._bound_processes)):
+            if base := found.limits.get(controller):
+                try:
+                    bound(base)
+                except FileNotFoundError:  # an earlier server clears up just now: the caller tries again
+                    raise
+                except OSError as error:
+                    said.append(f"{controller}: {error}")
+                    if not _is_bounded(base, controller):
+                        del found.limits[controller]
+        return said
+
+    def _bound_memory(self, base: str) -> None:
+        unified, amount = base == self.found.unified, self._memory_bytes
+        now = _number(f"{base}/{BOUND[MEMORY][0 if unified else 1]}")
+        used = _number(f"{base}/{'memory.current' if unified else 'memory.usage_in_bytes'}") or 0
+        try:
+            if unified and amount < min(now or UNBOUNDED, used):
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # v1 refuses that itself; v2 would kill jobs
+            bound_memory(base, amount, unified=unified)
+        except OSError as error:
+            if error.errno != errno.EBUSY or now is None:
+                raise
+            raise OSError(
+                f"jobs use {used >> 20} MiB, more than the new bound of {amount >> 20} MiB for all of them: the bound "
+                f"of {now >> 20} MiB stays until the next start"
+            ) from error
+
+    def _bound_processes(self, base: str) -> None:
+        bound_processes(base, self._all_processes)
 
     def restore(self) -> None:
         """Make the base groups again: the last worker of an earlier server removes them when it leaves."""
@@ -105,7 +140,8 @@ class Bounds:
                 os.mkdir(base, 0o755)
             except FileExistsError:
                 continue
-            self.apply()
+            for text in self.apply():
+                print(f"limits: {text}", file=sys.stderr, flush=True)
 
 
 class WorkerGroups:
@@ -229,13 +265,18 @@ def _kernels(name: str) -> int:
 
 def _least_above(group: str, *names: str) -> int:
     """The narrowest bound on the groups above this one, such as a container's."""
-    least = 1 << 62
+    least = UNBOUNDED
     above = os.path.dirname(group)
     while above.startswith("/sys/fs/cgroup"):
         for name in names:
             least = min(least, _number(f"{above}/{name}") or least)
         above = os.path.dirname(above)
     return least
+
+
+def _is_bounded(group: str, controller: str) -> bool:
+    """Whether a group has a bound, of an earlier server. v1 says "none" by a number near the largest."""
+    return any((_number(f"{group}/{name}") or UNBOUNDED) < UNBOUNDED for name in BOUND[controller])
 
 
 def _number(path: str) -> int | None:

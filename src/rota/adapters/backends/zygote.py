@@ -258,7 +258,8 @@ def _set_up(settings: dict[str, Any]) -> shim.House:
         confine.discard(base)
     bounds = limits.Bounds(found, settings["memory_bytes"], settings["processes"])
     try:
-        bounds.apply()
+        for text in bounds.apply():
+            print(f"limits: {text}", file=sys.stderr, flush=True)
     except OSError as error:  # no limits then, and the server says so; the kill by cgroup does not need them
         print(f"no limits: {error}", file=sys.stderr, flush=True)
         found.limits.clear()
