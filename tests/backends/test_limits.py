@@ -144,7 +144,7 @@ def test_a_bound_that_changes_while_jobs_run_keeps_all_limits_on(tmp_path: Path,
         for mib, bound in (512, 512), (256, 256), (64, 256), (300, 300):
             with hosting(tmp_path, memory_bytes=mib << 20) as here:
                 wait_for(lambda here=here: here.backend.enforced() is not None, "the launcher to say what it may use")  # type: ignore[misc]
-                assert here.backend.enforced() == {"memory", "pids", "cpu"}, f"{mib} MiB"
+                assert here.backend.enforced() == frozenset({"memory", "pids", "cpu"}), f"{mib} MiB"
                 assert _bound_of_all(here) == bound << 20, f"{mib} MiB"
                 assert isinstance(here.backend.observe(order.attempt_id), Live)
                 assert here.run(take(20)).ok
