@@ -270,7 +270,7 @@ class TestBody:
         assert call(guard, "/login", "POST", JSON, [much[: SMALL_BODY - 2] + b'"']).status == 200
         assert call(guard, "/runs", "POST", {**JSON, **SESAME}, [much]).status == 200
 
-    @pytest.mark.parametrize("member", [b'"k":1,', b"{},", b"[],"])
+    @pytest.mark.parametrize("member", [b'"k":1,', b"{},"])
     def test_many_members_are_refused_before_they_are_parsed(self, shared: House, member: bytes) -> None:
         guard, headers = Guard(_app(shared), shared), {**JSON, **SESAME}
         body = [b"{", *[member * 10_000] * (MAX_MEMBERS // 10_000 + 1), b"}"]
@@ -284,10 +284,12 @@ class TestBody:
     def test_large_ones_count_as_the_calls_they_cost(self, shared: House) -> None:
         house = replace(shared, people=Buckets(1.0, 1000.0))
         guard, body = Guard(echo, house), [b"[" + b"1," * 20_000 + b"1]"]
+        ann, ben = ({"x-auth-token": issue(house.service, house.gate, name)[0]} for name in ("ann", "ben"))
+        assert call(guard, "/runs", "POST", ann, body).status == 200
+        assert call(guard, headers=ann).status == 429
+        assert call(guard, headers=ben).status == 200, "another caller is not concerned"
         assert call(guard, "/runs", "POST", SESAME, body).status == 200
-        assert call(guard, headers=SESAME).status == 429
-        token, _ = issue(house.service, house.gate, "ann")
-        assert call(guard, headers={"x-auth-token": token}).status == 200, "whoever else calls is not concerned"
+        assert call(guard, headers=SESAME).status == 200, "nor an admin"
 
     def test_a_body_that_comes_a_byte_at_a_time_is_not_waited_for(self, shared: House) -> None:
         from rota.api.server import make_app

@@ -242,9 +242,9 @@ class TestBodies:
         for most in (10, 10**6, 2**63, -1, 0):
             answer = room.send("POST /sweeps", {**body, "max_runs": most})
             if most == 10:
-                assert answer.status in (200, 422)
+                assert answer.status in (200, 413, 422)
             else:
-                assert answer.status == 422
+                assert answer.status in (413, 422)
 
     def test_a_cluster_of_any_size(self, room: Room) -> None:
         for nodes, gpus in ((0, 8), (-1, 8), (2**63, 1), (5001, 64), (1.5, 8), ("2", "x"), (NAN, 1), (None, None)):
