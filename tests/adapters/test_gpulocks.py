@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -11,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -26,8 +28,8 @@ HOLD = """
 import os, sys, time
 from pathlib import Path
 from rota.adapters.gpulocks import GpuLocks
-locks = GpuLocks(Path(sys.argv[1]), [Path(sys.argv[2])])
-locks.take(sys.argv[3:])
+locks = GpuLocks(Path(sys.argv[1]), [Path(sys.argv[2])], sys.argv[3])
+locks.take(sys.argv[4:])
 print("locked", flush=True)
 sys.stdin.read()
 """
@@ -45,8 +47,10 @@ class Places:
         self.shared.mkdir()
         self.shared.chmod(0o1777)
 
+        self.legacy = f"rota.test.{os.urandom(6).hex()}"
+
     def locks(self) -> GpuLocks:
-        return GpuLocks(self.root, [self.shared])
+        return GpuLocks(self.root, [self.shared], self.legacy)
 
     def files(self) -> list[str]:
         return sorted(path.name for place in (self.root, self.shared) if place.exists() for path in place.iterdir())
@@ -63,7 +67,7 @@ def hold(places: Places) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     made: list[subprocess.Popen[str]] = []
 
     def begin(*uuids: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-c", HOLD, str(places.root), str(places.shared), *uuids]
+        argv = [sys.executable, "-c", HOLD, str(places.root), str(places.shared), places.legacy, *uuids]
         made.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         assert made[-1].stdout is not None
         assert made[-1].stdout.readline() == "locked\n"
@@ -148,6 +152,7 @@ def test_a_lock_that_lives_on_in_a_child_for_a_moment_is_waited_for(places: Plac
         os._exit(0)
     for lock in locks._held.values():
         os.close(lock.fd)
+    locks._legacy.close()
     begun = time.monotonic()
     after = places.locks()
     after.take(["GPU-a"], patience_s=30)
@@ -157,7 +162,7 @@ def test_a_lock_that_lives_on_in_a_child_for_a_moment_is_waited_for(places: Plac
 
 
 def test_many_that_start_at_once_leave_one(places: Places) -> None:
-    argv = [sys.executable, "-c", HOLD, str(places.root), str(places.shared), "GPU-a", "GPU-b"]
+    argv = [sys.executable, "-c", HOLD, str(places.root), str(places.shared), places.legacy, "GPU-a", "GPU-b"]
     all_of_them = [
         subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(4)
@@ -185,6 +190,96 @@ def test_a_lock_whose_file_was_removed_is_made_again(places: Places) -> None:
     with pytest.raises(GpuLockError):
         places.locks().take(["GPU-a"], patience_s=0.1)
     locks.close()
+
+
+def test_a_lock_made_again_does_not_take_the_gpu_from_its_new_server(
+    places: Places, hold: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Its file was removed, and another server started before the next look."""
+    first = places.locks()
+    first.take(["GPU-a", "GPU-b"])
+    for place in (places.root, places.shared):
+        shutil.rmtree(place, ignore_errors=place == places.root)
+    places.shared.mkdir()
+    places.shared.chmod(0o1777)
+    second = hold("GPU-a")
+    assert first.why_not("GPU-a").endswith(f"(pid {second.pid}) gives it out")
+    assert first.why_not("GPU-b") == "", "nobody took that one"
+    assert first.why_not("GPU-a").endswith(f"(pid {second.pid}) gives it out"), "nor at the look after that"
+    assert len(places.files()) == 2
+    second.kill()
+    second.wait()
+    assert first.why_not("GPU-a") == "", "it is free again"
+    first.close()
+
+
+def test_without_a_descriptor_a_lock_is_not_taken_for_free(
+    places: Places, hold: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold("GPU-a")
+    mine = places.locks()
+    mine.take(["GPU-b"])
+    assert mine.why_not("GPU-b") == ""
+    real = os.open
+
+    def short(path: str, flags: int, mode: int = 0o777) -> int:
+        """There is none at the moment of the look, and one a moment later."""
+        if "rota-gpu" in str(path) and not flags & os.O_CREAT:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", short)
+    with pytest.raises(OSError, match="Too many open files"):
+        places.locks().take(["GPU-a"], patience_s=0.1)
+    assert "Too many open files" in mine.why_not("GPU-a"), "it cannot be told whose it is"
+    assert mine.why_not("GPU-b") == "", "and what was known before holds"
+    monkeypatch.undo()
+    assert "gives it out" in mine.why_not("GPU-a")
+    mine.close()
+
+
+class TestServersOfThePreviousRelease:
+    def old(self, places: Places) -> socket.socket:
+        """What such a server held, for all GPUs of the machine."""
+        with ExitStack() as stack:
+            held = stack.enter_context(socket.socket(socket.AF_UNIX))
+            held.bind(f"\0{places.legacy}")
+            stack.pop_all()
+            return held
+
+    def test_one_that_runs_is_minded(self, places: Places) -> None:
+        locks = places.locks()
+        with self.old(places), pytest.raises(GpuLockError, match=r"the Rota server of \w+, of an older version"):
+            locks.take(["GPU-a"], patience_s=0.1)
+        locks.take(["GPU-a"])
+        locks.close()
+
+    def test_one_that_would_start_is_kept_out(self, places: Places) -> None:
+        first, second = places.locks(), places.locks()
+        first.take(["GPU-a"])
+        with pytest.raises(OSError, match="in use"):
+            self.old(places)
+        second.take(["GPU-b"], patience_s=0.0)
+        first.close()
+        second.close()
+        self.old(places).close()
+
+    @as_root
+    def test_a_name_that_a_stranger_took_keeps_nobody_out(
+        self, places: Places, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def stranger() -> Callable[[], str]:
+            held = self.old(places)
+            return lambda: str(held.fileno() >= 0)
+
+        locks = places.locks()
+        with beside(ANN, stranger):
+            locks.take(["GPU-a"], patience_s=0.0)
+        assert f"user id {ANN}" in caplog.text
+        locks.close()
+        refused = pytest.raises(AssertionError, match="of root, of an older version")
+        with self.old(places), refused, beside(BOB, _keep(places, "GPU-a")):
+            pass
 
 
 @as_root
@@ -229,7 +324,7 @@ def _hold_everything(places: Places) -> list[object]:
     kept += ["fifo", "link"]
     old = socket.socket(socket.AF_UNIX)
     with suppress(OSError):  # another test may have it
-        old.bind("\0rota.gpus")
+        old.bind(f"\0{places.legacy}")
     kept.append(old)
     for act in (lambda: os.unlink(path), lambda: os.open(path, os.O_RDWR), (places.root / "x").touch):
         try:

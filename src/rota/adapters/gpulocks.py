@@ -20,10 +20,13 @@ import stat
 import struct
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rota.adapters import legacy_lock
 from rota.app.ports import Probe
+from rota.core.descriptors import SHORTAGE
 from rota.core.node import Node
 
 ROOT_DIR = Path("/run/rota")
@@ -61,16 +64,24 @@ class _Lock:
 
 
 class GpuLocks:
-    def __init__(self, root_dir: Path = ROOT_DIR, shared_dirs: Sequence[Path] = SHARED_DIRS) -> None:
+    def __init__(
+        self,
+        root_dir: Path = ROOT_DIR,
+        shared_dirs: Sequence[Path] = SHARED_DIRS,
+        legacy_name: str = legacy_lock.NAME,
+    ) -> None:
         self._uid = os.geteuid()
         self._root_dir = root_dir
         self._own_dir = self._make_root_dir() if self._uid == 0 else _shared(shared_dirs)
         self._minded = (root_dir,) if self._uid == 0 else (root_dir, self._own_dir)
         self._held: dict[str, _Lock] = {}
+        self._answers: dict[str, str] = {}  # what `why_not` said last
+        self._legacy_name, self._legacy = legacy_name, ExitStack()
 
     def take(self, uuids: Collection[str], patience_s: float = PATIENCE_S) -> None:
         """Lock all of these GPUs, or raise GpuLockError and lock none."""
         give_up = time.monotonic() + patience_s
+        self._take_legacy(give_up)
         while (taken := self._try(uuids)) is not None:
             if time.monotonic() > give_up:
                 uuid, holder = taken
@@ -80,21 +91,45 @@ class GpuLocks:
             # Two that start at once see each other and both withdraw: come back at different times.
             time.sleep(0.01 + os.urandom(1)[0] / 2560)
 
+    def _take_legacy(self, give_up: float) -> None:
+        """Keep servers of the previous release out, and stay out where there is one."""
+        while (held := legacy_lock.hold(self._legacy_name)) is None:
+            uid = legacy_lock.old_server(self._legacy_name)
+            if uid is None:
+                return  # another of this release has it: they have a lock for each GPU
+            if time.monotonic() > give_up:
+                raise GpuLockError(
+                    f"{Holder(uid, '')}, of an older version, gives out the GPUs of this machine already; use that "
+                    "one, stop it, or --simulate"
+                )
+            time.sleep(0.01)
+        self._legacy.enter_context(held)
+
     def why_not(self, uuid: str) -> str:
         """Why a GPU is not this server's to give out now; "" = it is. Locks one that was not there before."""
         try:
-            if uuid not in self._held:
-                taken = self._try([uuid])
-                return f"{taken[1]} gives it out" if taken is not None else ""
-            self._restore(uuid)
-            holder = self._holder(self._root_dir, uuid) if self._uid != 0 else None
+            self._answers[uuid] = self._look(uuid)
         except (OSError, GpuLockError) as error:
-            return f"its lock cannot be kept: {error}"
-        return f"{holder} gives it out" if holder is not None else ""
+            # A look that failed for want of a descriptor says nothing: what it said before still holds.
+            if getattr(error, "errno", None) not in SHORTAGE or uuid not in self._held or uuid not in self._answers:
+                self._answers[uuid] = f"its lock cannot be kept: {error}"
+        return self._answers[uuid]
+
+    def _look(self, uuid: str) -> str:
+        if uuid not in self._held:
+            taken = self._try([uuid])
+        elif self._restore(uuid) and (taken := self._taken([uuid])) is not None:
+            # The file was gone for a while, and another server took the GPU meanwhile.
+            self._withdraw(self._held.pop(uuid))
+        else:
+            holder = self._holder(self._root_dir, uuid) if self._uid != 0 else None
+            taken = (uuid, holder) if holder is not None else None
+        return f"{taken[1]} gives it out" if taken is not None else ""
 
     def close(self) -> None:
         for uuid in list(self._held):
             self._withdraw(self._held.pop(uuid))
+        self._legacy.close()
 
     def _try(self, uuids: Collection[str]) -> tuple[str, Holder] | None:
         """Lock all, or none and say who has one. Looked at before and after, as another may do the same just now."""
@@ -133,6 +168,8 @@ class GpuLocks:
         return None
 
     def _publish(self, uuid: str) -> _Lock:
+        if self._uid == 0:
+            self._make_root_dir()  # it may have been removed
         name = f"{_prefix(uuid)}{os.getpid()}.{os.urandom(6).hex()}"
         draft, path = self._own_dir / f".{name}", self._own_dir / name
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -148,17 +185,19 @@ class GpuLocks:
         facts = os.fstat(fd)
         return _Lock(path, fd, (facts.st_dev, facts.st_ino))
 
-    def _restore(self, uuid: str) -> None:
-        """A lock must stay to be seen: keep it young for what clears up old files, and make it again if it is gone."""
+    def _restore(self, uuid: str) -> bool:
+        """A lock must stay to be seen: keep it young for what clears up old files, and make it again if it is gone.
+        True: it was made again."""
         held = self._held[uuid]
         try:
             os.utime(held.fd)
             if held.path.lstat().st_ino == held.inode[1]:
-                return
+                return False
         except FileNotFoundError:
             pass
         self._held[uuid] = self._publish(uuid)
         os.close(held.fd)
+        return True
 
     def _withdraw(self, lock: _Lock) -> None:
         with contextlib.suppress(OSError):
@@ -223,7 +262,9 @@ def _opened(path: Path) -> Iterator[int]:
     """-1 where it is no file, or its owner makes it hard to open (a link, a pipe, a lease)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORTAGE:
+            raise
         yield -1
         return
     try:
