@@ -94,11 +94,23 @@ class Guard:
         if who is STRANGER or scope["path"] in OPEN or not is_counted(scope["method"], scope["path"]):
             await self._app(scope, receive, _adding_headers(send))
             return
+        begun = False
+        adding = _adding_headers(send)
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await adding(message)
+
         try:
             async with self._house.reads.slot(who.name):
                 if has_gone(scope):
                     return
-                await self._app(scope, receive, _adding_headers(send))
+                await self._app(scope, receive, noting)
+        except asyncio.CancelledError:  # the server stops, and does not wait for it any longer
+            if begun:
+                raise
+            await self._refuse(scope, receive, send, Turned(503, "the server is stopping; ask the next one", 1.0))
         except TooManyReads as error:
             await self._refuse(scope, receive, send, Turned(429, str(error), 1.0))
 
@@ -205,7 +217,7 @@ class Guard:
             body["detail"] = [{"type": "value_error", "loc": ["query", "dry_run"], "msg": turned.why, "input": None}]
         if self._lease_port or scope["path"] in LEASE_PATHS:
             body["error"] = turned.why
-        headers = {"Retry-After": str(max(1, math.ceil(turned.retry_after_s)))} if turned.status == 429 else None
+        headers = {"Retry-After": str(max(1, math.ceil(turned.retry_after_s)))} if turned.status in (429, 503) else None
         await Json(body, turned.status, headers)(scope, receive, _adding_headers(send))
 
 

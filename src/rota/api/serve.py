@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -126,7 +127,16 @@ def serve(house: House, sockets: Sockets, ready: Callable[[], None], broken: Seq
         runner.run(_serve(house, sockets, ready, broken))
 
 
+class _Threads(ThreadPoolExecutor):
+    """Those of asyncio.to_thread. Requests were given up by the time that the event loop ends: what their threads are
+    still at is not waited for."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=True)
+
+
 async def _serve(house: House, sockets: Sockets, ready: Callable[[], None], broken: Sequence[BaseException]) -> None:
+    asyncio.get_running_loop().set_default_executor(_Threads(thread_name_prefix="rota-work"))
     await house.hub.open()
     servers = [_Server(_config(guarded(house), connection_of(house)))]
     listening = [[one for one in (sockets.main, sockets.unix) if one is not None]]

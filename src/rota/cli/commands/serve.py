@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
+import threading
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 CANNOT = 75
+LAST_THREADS_S = 1.0
 MADE_BY = "ROTA_MADE_BY"  # set by the Makefile: how flags reach a `rota up` that nobody typed
 
 
@@ -79,4 +83,18 @@ def run(flags: dict[str, Any], *, friendly: bool) -> None:
         if friendly and os.environ.get(MADE_BY) and "--port" in str(error):
             click.echo(f"rota: flags are given with: {os.environ[MADE_BY]}", err=True)
         sys.exit(CANNOT)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process. All is closed by now, so a thread that is still at work can only read: it is not waited for."""
+    deadline = time.monotonic() + LAST_THREADS_S
+    others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
+    for thread in others:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in others):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
