@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from rota.adapters import checkpoints as module
+from rota.adapters import tree_size
 from rota.adapters.checkpoints import CheckpointFiles
 
 ONE, TWO, THREE = "00000000000a", "00000000000b", "00000000000c"
@@ -53,7 +56,7 @@ def test_a_link_leads_nowhere(root: Path, tmp_path: Path) -> None:
     assert (sizes[ONE] or 0) < MIB and sizes[TWO] == 0
 
 
-def deep_tree(path: Path, depth: int) -> None:
+def deep_tree(path: Path, depth: int, below: bytes = b"") -> None:
     """By descriptors: the whole path may be longer than a path can be."""
     path.mkdir()
     fd = os.open(path, os.O_RDONLY)
@@ -61,6 +64,9 @@ def deep_tree(path: Path, depth: int) -> None:
         os.mkdir("d", dir_fd=fd)
         fd, before = os.open("d", os.O_RDONLY, dir_fd=fd), fd
         os.close(before)
+    if below:
+        with open(os.open("weights", os.O_CREAT | os.O_WRONLY, dir_fd=fd), "wb") as file:
+            file.write(below)
     os.close(fd)
 
 
@@ -74,11 +80,66 @@ def test_a_tree_deeper_than_the_stack_is_removed_and_stops_nothing(root: Path) -
     assert os.listdir(root) == []
 
 
-def test_a_very_deep_tree_costs_no_more_descriptors_than_it_may(root: Path) -> None:
-    deep_tree(root / ONE, 3 * module.DEEPEST)
+@pytest.mark.parametrize("depth", [60, 2 * sys.getrecursionlimit()])
+def test_what_lies_very_deep_counts_and_costs_one_descriptor(root: Path, depth: int) -> None:
+    deep_tree(root / ONE, depth, os.urandom(MIB))
     held = len(os.listdir("/proc/self/fd"))
-    assert dict(CheckpointFiles(root).sizes())[ONE] is not None
+    with few_descriptors(held + 10):
+        assert (dict(CheckpointFiles(root).sizes())[ONE] or 0) >= MIB
     assert len(os.listdir("/proc/self/fd")) <= held
+
+
+@contextmanager
+def few_descriptors(most: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def many(path: Path, count: int) -> None:
+    """Folders with a file each."""
+    for number in range(count):
+        (path / f"{number:04}").mkdir(parents=True)
+        (path / f"{number:04}" / "part").write_bytes(b"x")
+
+
+def test_what_is_too_much_for_a_round_is_measured_in_several(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WALKED", 100)
+    monkeypatch.setattr(tree_size, "BATCH", 16)
+    many(root / ONE, 300)
+    (root / ONE / "zzzz").write_bytes(os.urandom(4 * MIB))
+    files = CheckpointFiles(root)
+    seen = [dict(files.sizes())[ONE] or 0 for _ in range(20)]
+    assert seen[0] < MIB
+    assert seen[-1] == max(seen) >= 4 * MIB, "once it was whole it counts as much, also while it is measured again"
+    assert seen == sorted(seen)
+    monkeypatch.undo()
+    (root / ONE / "zzzz").unlink()
+    assert [(dict(files.sizes())[ONE] or 0) < 4 * MIB for _ in range(2)][-1], "until the next whole measure"
+
+
+def test_a_large_run_does_not_keep_others_from_being_measured(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WALKED", 100)
+    many(root / ONE, 300)
+    many(root / TWO, 5)
+    files = CheckpointFiles(root)
+    assert dict(files.sizes())[TWO] is None
+    assert dict(files.sizes())[TWO] is not None
+
+
+def test_what_is_moved_between_two_rounds_is_measured_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WALKED", 100)
+    many(root / ONE / "a" / "b", 150)
+    (root / ONE / "weights").write_bytes(os.urandom(MIB))
+    files = CheckpointFiles(root)
+    assert (dict(files.sizes())[ONE] or 0) < MIB
+    (root / ONE / "a").rename(root / ONE / "c")
+    (root / ONE / "a").symlink_to("/")
+    rounds = [dict(files.sizes())[ONE] or 0 for _ in range(10)]
+    assert rounds[-1] >= MIB and rounds == sorted(rounds)
 
 
 def test_a_round_is_bounded_and_the_next_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,16 @@ import logging
 import os
 import re
 import shutil
-import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from rota.adapters.tree_size import TreeSize
 
 RUN_ID = re.compile(r"[0-9a-f]{12}")
 MOST = 200  # removed in one round: a round must end
 RM_S = 600.0  # for one tree
 WALKED = 200_000  # files looked at in one round of measuring
-DEEPEST = 50  # directories in one another; what lies deeper is not measured
-BLOCK = 512  # bytes, the unit of st_blocks
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 log = logging.getLogger(__name__)
 
 
@@ -29,25 +27,45 @@ class CheckpointFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._next = ""  # where the next round of measuring begins
+        self._unfinished: dict[str, TreeSize] = {}  # run -> what goes on in a later round
+        self._least: dict[str, int] = {}  # run -> what it counts as until it is measured to its end again
 
     def sizes(self) -> Iterator[tuple[str, int | None]]:
         """Return each run that has a directory, with the bytes of the blocks in it. A bounded number of files is looked
-        at in one round; the runs left over are None, and the first of the next round."""
+        at in one round; the runs left over are None, and the first of the next round. A run that is too large for a
+        round counts as what was seen of it so far, or as before if that is larger."""
         try:
             names = sorted(entry.name for entry in os.scandir(self._root) if RUN_ID.fullmatch(entry.name))
         except FileNotFoundError:
             return
+        for known in (self._unfinished, self._least):
+            for name in known.keys() - set(names):
+                del known[name]
         left = WALKED
         ahead = [name for name in names if name >= self._next]
         for name in (*ahead, *names[: len(names) - len(ahead)]):
             if left <= 0:
                 yield name, None
                 continue
-            size, walked = _blocks_below(self._root / name)
+            size, walked = self._measure(name, left)
             left -= walked
             if left <= 0:
                 self._next = name + "-"
             yield name, size
+
+    def _measure(self, name: str, most: int) -> tuple[int, int]:
+        """Return what a run counts as, and how many entries were looked at."""
+        tree = self._unfinished.pop(name, None) or TreeSize(self._root / name)
+        try:
+            walked = tree.go_on(most)
+        except OSError:  # it was moved since, or nothing can be opened: it is measured anew in the next round
+            walked = 0
+        else:
+            if not tree.is_whole:
+                self._unfinished[name] = tree
+        size = tree.size if tree.is_whole else max(tree.size, self._least.get(name, 0))
+        self._least[name] = size
+        return size, walked + 1
 
     def purge(self, before: float, gone: Callable[[str], bool]) -> int:
         """Remove the directories that were last added to before this time (epoch s), of runs that are gone. Returns how
@@ -64,44 +82,6 @@ class CheckpointFiles:
                 if _is_old(entry, before) and gone(entry.name):
                     count += _remove(entry.path)
         return count
-
-
-def _blocks_below(path: Path) -> tuple[int, int]:
-    """Return the bytes used below a directory, and how many entries were looked at."""
-    try:
-        fd = os.open(path, FOLDER)
-    except OSError:  # it has gone, or is no directory any more
-        return 0, 1
-    try:
-        return _walk(fd, os.fstat(fd).st_dev, DEEPEST, WALKED)
-    finally:
-        os.close(fd)
-
-
-def _walk(fd: int, device: int, deeper: int, left: int) -> tuple[int, int]:
-    """By descriptors, so that no link can be put in the way meanwhile; each level costs one, so depth is bounded too.
-    What lies on another disk does not count."""
-    size, walked = 0, 1
-    with os.scandir(fd) as entries:
-        for entry in entries:
-            walked += 1
-            try:
-                found = entry.stat(follow_symlinks=False)
-                if found.st_dev != device:
-                    continue
-                size += found.st_blocks * BLOCK
-                if stat.S_ISDIR(found.st_mode) and deeper and walked < left:
-                    below = os.open(entry.name, FOLDER, dir_fd=fd)
-                    try:
-                        more, looked_at = _walk(below, device, deeper - 1, left - walked)
-                    finally:
-                        os.close(below)
-                    size, walked = size + more, walked + looked_at
-            except OSError:  # a job removes what it has replaced, and may close a directory to everybody
-                continue
-            if walked >= left:
-                break
-    return size, walked
 
 
 def _is_old(entry: os.DirEntry[str], before: float) -> bool:
