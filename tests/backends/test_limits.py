@@ -366,3 +366,13 @@ def test_a_controller_that_takes_no_bound_is_left_out_alone(tmp_path: Path, monk
     assert "memory" in said and "Permission denied" in said
     assert sorted(found.limits) == ["cpu", "pids"]
     assert (tmp_path / "pids.max").read_text() != "max\n"
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(2, 4096), (8, 4096), (16, 8192), (64, 32_768), (256, 32_768)])
+def test_a_small_machine_bears_fewer_processes(cores: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(limits, "_kernels", lambda name: 4_194_304)
+    assert limits.Bounds(confine.Hierarchies(), None, None).processes == processes
+    assert limits.Bounds(confine.Hierarchies(), None, 20_000).processes == 20_000, "a setting counts"
+    monkeypatch.setattr(limits, "_kernels", lambda name: 6000)
+    assert limits.Bounds(confine.Hierarchies(), None, None).processes == 3000, "half of what the kernel allows"

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from rota.adapters.backends import limits, zygote
+from rota.adapters.backends import zygote
 from rota.app.ports import LaunchOrder
 
 MAX_LOG_BYTES = 1 << 20
@@ -34,7 +34,7 @@ class Launcher:
         cgroups: bool,
         deny: Sequence[tuple[int, int]],
         prefix: Sequence[str] = (),
-        processes: int = limits.PROCESSES,
+        processes: int | None = None,
         memory_bytes: int | None = None,
     ) -> None:
         self._root = root

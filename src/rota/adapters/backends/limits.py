@@ -32,6 +32,8 @@ UNBOUNDED = 1 << 62
 # The largest real jobs seen are 8 processes with 16 data loaders each and a thread per core of a 128-core machine:
 # about 16,000 tasks. Twice that still leaves pid_max (4,194,304 on 64-bit distributions) to everybody else.
 PROCESSES = 32_768
+# Such a job has about 125 tasks for each core. Many more would starve the server on a small machine.
+FEWEST_PROCESSES, PROCESSES_PER_CORE = 4096, 512
 PERIOD_US = 100_000
 ENTER_TRIES = 5
 GIB = 1 << 30
@@ -83,17 +85,22 @@ def weigh(group: str, count: int, *, unified: bool) -> None:
         confine.try_write(f"{group}/cpu.shares", str(min(262_144, 1024 * count)))
 
 
-class Bounds:
-    """What all attempts of this server may take together, and each of them by itself."""
+def processes_for(cores: int) -> int:
+    """Return how many processes one attempt may have on a machine of so many cores."""
+    return min(PROCESSES, max(FEWEST_PROCESSES, PROCESSES_PER_CORE * cores))
 
-    def __init__(self, found: Hierarchies, memory_bytes: int | None, processes: int) -> None:
+
+class Bounds:
+    """What all attempts of this server may take together, and each of them by itself (`processes`; None = by cores)."""
+
+    def __init__(self, found: Hierarchies, memory_bytes: int | None, processes: int | None) -> None:
         self.found = found
         memory, pids = found.limits.get(MEMORY, ""), found.limits.get(PIDS, "")
         total = min(_installed(), _least_above(memory, *BOUND[MEMORY]))
         self._memory_bytes = memory_bytes or memory_for_jobs(total)
         most = min(_kernels("pid_max"), _kernels("threads-max"), _least_above(pids, *BOUND[PIDS]))
         self._all_processes = most * 3 // 4
-        self.processes = min(processes, most // 2)
+        self.processes = min(processes or processes_for(os.cpu_count() or 1), most // 2)
 
     def apply(self) -> list[str]:
         """Set the bounds of all attempts together; what could not be set, in words. Where jobs run, a bound that cannot

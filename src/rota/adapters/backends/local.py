@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from rota.adapters.backends import claims, limits, logs, procs, records
+from rota.adapters.backends import claims, logs, procs, records
 from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
 from rota.adapters.backends.purge import purge
 from rota.adapters.backends.watch import Watcher
@@ -59,11 +59,11 @@ class LocalBackend:
         cgroups: bool = True,
         deny: Sequence[tuple[int, int]] = (),
         zygote_prefix: Sequence[str] = (),
-        processes: int = limits.PROCESSES,
+        processes: int | None = None,
         memory_bytes: int | None = None,
     ) -> None:
-        """Bound each attempt to `processes`, and all of them together to `memory_bytes` (None: the machine's memory
-        less a reserve)."""
+        """Bound each attempt to `processes` (None: by the machine's cores), and all of them together to `memory_bytes`
+        (None: the machine's memory less a reserve)."""
         self._root = str(root.absolute())
         self._launcher = Launcher(
             Path(self._root),
