@@ -60,9 +60,7 @@ class Settings:
     person_checkpoints_mb: int = 0  # MiB of one person's checkpoints, over which they submit nothing; 0 = no bound
     person_ledger_mb: int = 256  # MiB that one person may add to the ledger in a day; 0 = no bound
     request_seconds: int = 30  # for the body of a request; half of it for its head, a sixth for the first byte
-    max_processes: int | None = (
-        None  # processes and threads of an attempt, where cgroups bound them; unset = by cores
-    )
+    max_processes: int | None = None  # processes and threads of an attempt, where cgroups bound them; unset = by cores
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
