@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rota.api import serve
+from rota.api.connections import Connections
+from rota.api.filereads import FileReads
 from rota.app.errors import CannotStart
+from rota.core.descriptors import HIGHEST, shares
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
@@ -90,16 +95,11 @@ def test_whether_a_caller_is_a_job_is_looked_at_once_it_asks_for_something(
     looks: list[socket.socket] = []
     monkeypatch.setattr(serve._Connection, "_peer_uid", lambda self, quick=False: 7)
 
-    def is_job(self: object, link: socket.socket) -> bool:
+    async def is_job(self: object, link: socket.socket, uid: int) -> bool:
         looks.append(link)
         return False
 
     monkeypatch.setattr(serve._Connection, "_is_job", is_job)
-
-    async def telling(scope: Any, receive: Any, send: Any) -> None:
-        name = scope["client"][0].encode()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(name))]})
-        await send({"type": "http.response.body", "body": name})
 
     async def callers() -> None:
         listening = socket.socket(socket.AF_UNIX)
@@ -124,6 +124,69 @@ def test_whether_a_caller_is_a_job_is_looked_at_once_it_asks_for_something(
 
     asyncio.run(callers())
     assert len(looks) == 1
+
+
+async def telling(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with who the caller is taken for."""
+    name = scope["client"][0].encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(name))]})
+    await send({"type": "http.response.body", "body": name})
+
+
+class StuckProcesses:
+    """Those of account 7 cannot be looked at before `go`."""
+
+    def __init__(self) -> None:
+        self.go, self.accounts, self.of = threading.Event(), [8, 7, 7, 7], dict[int, int]()
+
+    def peer_uid(self, link: socket.socket, *, quick: bool = False) -> int:
+        return self.of.setdefault(link.fileno(), self.accounts.pop())
+
+    def peer_attempt(self, link: socket.socket) -> str | None:
+        if self.of[link.fileno()] == 7:
+            self.go.wait(60)
+        return None
+
+
+def test_a_peer_that_cannot_be_looked_at_delays_nobody_else(tmp_path: Path) -> None:
+    """A process can keep others from reading its environment for as long as it likes. Nobody waits for that but its
+    own account, and not for ever: then it needs a token, as a job does."""
+    processes = StuckProcesses()
+    house: Any = SimpleNamespace(
+        connections=Connections(shares(HIGHEST)),
+        settings=SimpleNamespace(request_seconds=600.0),
+        processes=processes,
+        looks=FileReads("looks", of_one=2, limit_s=1.0),
+    )
+
+    async def callers() -> None:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "s"))
+        server = serve._Server(serve._config(telling, serve.connection_of(house)))
+        task = asyncio.create_task(server.serve([listening]))
+        lines: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        try:
+            async with asyncio.timeout(60):
+                while not server.started:
+                    await asyncio.sleep(0.005)
+                for left in (3, 2, 1, 0):
+                    lines.append(await asyncio.open_unix_connection(tmp_path / "s"))
+                    lines[-1][1].write(HEAD + b"content-length: 4\r\n\r\nbo")
+                    lines[-1][1].write(b"dy")
+                    while len(processes.accounts) > left:
+                        await asyncio.sleep(0.005)
+                assert (await lines[-1][0].readuntil(b"=8")).endswith(b"uid=8")
+                for reader, _ in lines[:3]:
+                    assert (await reader.readuntil(b"=7")).endswith(b"job=7")
+                assert not processes.go.is_set()
+        finally:
+            processes.go.set()
+            for _, writer in lines:
+                writer.close()
+            server.should_exit = True
+            await task
+
+    asyncio.run(callers())
 
 
 def test_nor_half_of_a_second_one(hasty_with_heads: None) -> None:

@@ -839,6 +839,22 @@ def test_a_server_starts_and_works_where_no_process_can_be_watched(house, person
     until(lambda: not waits(house), "and its end is seen")
 
 
+def test_a_process_that_was_looked_at_is_not_looked_at_again(house, person, monkeypatch):
+    """It decides how long a look takes, so the look is made before, in another thread; asking waits for nobody."""
+    looked = leases(house).look(person().pid)
+    nobody = leases(house).look(0)
+
+    def refused(pid):
+        raise AssertionError("it is not to be read now")
+
+    for name in ("look", "attempt_of"):
+        monkeypatch.setattr(leases(house)._processes, name, refused)
+    assert leases(house).try_out(Caller(ANN, 0), looked, 1).result(PATIENCE_S).state is S.QUEUED
+    assert leases(house).ask(Caller(ANN, 0), looked, 1).granted.result(PATIENCE_S).gpus
+    with pytest.raises(NotAlive):
+        leases(house).ask(Caller(ANN, 0), nobody, 1)
+
+
 def test_trying_out_takes_nothing(house, person):
     process = person()
     run = leases(house).try_out(Caller(ANN, 0), process.pid, 3, "k").result(PATIENCE_S)

@@ -36,12 +36,14 @@ class FileReads:
         threads: int = THREADS,
         of_one: int = MAX_OF_ONE_RUN,
         calls: int = MAX_CALLS,
+        calls_of_one: int = MAX_CALLS,
         limit_s: float | None = LIMIT_S,
         doing: str = "reading the files of run",
     ) -> None:
-        """`of_one`: how many threads one run's files may take, or whatever else its work is kept apart by."""
+        """`of_one`: how many threads one run's files may take, or whatever else its work is kept apart by.
+        `calls_of_one`: how many calls for it may read or wait."""
         self._name, self._most_threads, self._most_calls, self._limit_s = name, threads, calls, limit_s
-        self._of_one, self._doing = of_one, doing
+        self._of_one, self._calls_of_one, self._doing = of_one, calls_of_one, doing
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._started = 0
         self._calls = 0
@@ -51,7 +53,8 @@ class FileReads:
     async def read(self, key: str, work: Callable[[], T]) -> T:
         """Return what `work` returns, called in a thread. Raises Unavailable when that takes too long, when too many
         wait already, or when there is no thread for it."""
-        if self._calls >= self._most_calls:
+        lane = self._lanes.get(key)
+        if self._calls >= self._most_calls or (lane is not None and lane.users >= self._calls_of_one):
             raise Unavailable("too many such calls are waiting just now; ask again")
         self._calls += 1
         try:

@@ -15,6 +15,7 @@ from rota.api.gate import Gate
 from rota.api.groups import Groups
 from rota.api.hub import Hub
 from rota.api.limits import Buckets
+from rota.api.looks import lookers
 from rota.api.read_slots import ReadSlots
 from rota.app.authz import Principal, Role
 from rota.app.leases import Leases
@@ -40,6 +41,7 @@ class House:
     connections: Connections = field(default_factory=lambda: Connections(bounds_here()))
     people: Buckets = field(default_factory=lambda: Buckets(20_000.0, 40_000.0))
     files: FileReads = field(default_factory=lambda: FileReads("rota-files"))
+    looks: FileReads = field(default_factory=lookers)
     followed: FileReads = field(default_factory=followers)
     forecasts: FileReads = field(default_factory=forecasters)
     reads: ReadSlots = field(default_factory=ReadSlots)

@@ -27,7 +27,7 @@ from rota.api.connections import Connections, Refusal, Seat, account, is_here, n
 from rota.api.guard import MAX_BODY
 from rota.api.house import House
 from rota.api.server import guarded, guarded_leases
-from rota.app.errors import CannotStart
+from rota.app.errors import CannotStart, Unavailable
 from rota.core.descriptors import HIGHEST, shares
 
 log = logging.getLogger(__name__)
@@ -264,9 +264,12 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
         seats = house.connections
         patience = Patience.of(house.settings.request_seconds)
 
-        def _is_job(self, link: socket.socket) -> bool:
+        async def _is_job(self, link: socket.socket, uid: int) -> bool:
             try:
-                return house.processes.peer_attempt(link) is not None
+                attempt = await house.looks.read(account(uid), partial(house.processes.peer_attempt, link))
+                return attempt is not None
+            except Unavailable:  # it takes its time to be looked at
+                return True
             except OSError as error:
                 log.warning("who is on the unix socket cannot be told: %s", error)
                 return True  # then it needs a token, as a job does
@@ -297,6 +300,8 @@ class _Connection(HttpToolsProtocol):
         self._patience: asyncio.TimerHandle | None = None
         self._seat: Seat | None = None
         self._unseen: int | None = None  # the account at the other end, until it is looked whether that is a job
+        self._looking: asyncio.Task[None] | None = None
+        self._early: bytes | None = None  # what it sent before that was known
         peer = transport.get_extra_info("socket")
         uid = self._peer_uid() if peer.family == socket.AF_UNIX else None
         try:
@@ -328,10 +333,12 @@ class _Connection(HttpToolsProtocol):
     def _peer_uid(self, *, quick: bool = False) -> int | None:
         return None  # nobody here can tell
 
-    def _is_job(self, link: socket.socket) -> bool:
+    async def _is_job(self, link: socket.socket, uid: int) -> bool:
         return True  # nor that: then nobody is known by the socket
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         self._calm()
         self._taken()
         if self._seat is not None:
@@ -339,12 +346,16 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._unseen is not None:
-            # A job has an account, of its person or of this server, but not that one's powers here: an agent's run is
-            # the agent's, who is no more than its role. So a job is not known by its account and needs a token. Only
-            # now, since a connection that asks for nothing is cheap to make.
-            is_job = self._is_job(self.transport.get_extra_info("socket"))
-            self.client, self._unseen = (f"{'job' if is_job else 'uid'}={self._unseen}", 0), None
+        if self._unseen is not None:  # only now, since a connection that asks for nothing is cheap to make
+            self.transport.pause_reading()
+            self._early, self._head = data, len(data)
+            self._looking = self.loop.create_task(self._see(self._unseen))
+            self._unseen = None
+            return
+        if self._early is not None:
+            self._early += data
+            self._head += len(data)
+            return
         self._head += len(data)
         super().data_received(data)
         if self.transport.is_closing():
@@ -372,6 +383,18 @@ class _Connection(HttpToolsProtocol):
         """Trailers are dropped: they come after the headers were looked at, here and by a proxy (RFC 9110, 6.5.1)."""
         if not self._in_body:
             super().on_header(name, value)
+
+    async def _see(self, uid: int) -> None:
+        """Look whether the peer is a job, and go on with what it sent. A job has an account, of its person or of this
+        server, but not that one's powers here: an agent's run is the agent's, who is no more than its role. So a job is
+        not known by its account and needs a token."""
+        is_job = await self._is_job(self.transport.get_extra_info("socket"), uid)
+        data, self._early, self._head = self._early, None, 0
+        if self.transport.is_closing() or data is None:
+            return
+        self.client = (f"{'job' if is_job else 'uid'}={uid}", 0)
+        self.transport.resume_reading()
+        self.data_received(data)
 
     def handle_websocket_upgrade(self) -> None:
         super().handle_websocket_upgrade()

@@ -54,6 +54,14 @@ class NotAlive(Refused):
 
 
 @dataclass(frozen=True, slots=True)
+class Looked:
+    """A process as it was when somebody looked."""
+
+    seen: Seen | None  # None = there is none
+    attempt: str | None  # that it is part of; see Processes.attempt_of
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """Somebody who asks for a lease, by what is known of them."""
 
@@ -122,13 +130,14 @@ class Leases:
             _refuse(future, Unavailable("the server is stopping; ask the next one with the same key"))
 
     def ask(
-        self, caller: Caller, pid: int, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
+        self, caller: Caller, pid: int | Looked, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
     ) -> Asked:
         """GPUs for this process, which must be the caller's own. What only the queue can know (that it is full, that
         the share is used up) comes out of `granted`. `name` and `argv` say what the process will be, where it only
         waits in order to become something else."""
-        who, seen = self._look(caller, pid, gpus, key)
-        spec = self._spec(who, seen, gpus, key, name, argv)
+        looked = self._looked(pid)
+        who, seen = self._checked(caller, looked, gpus, key)
+        spec = self._spec(who, replace(looked, seen=seen), gpus, key, name, argv)
         future: Future[Grant] = Future()
         with self._lock:
             known = self._known(who, seen, gpus, key)
@@ -144,15 +153,18 @@ class Leases:
         return Asked(future, lambda: self._leave(lease, future))
 
     def try_out(
-        self, caller: Caller, pid: int, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
+        self, caller: Caller, pid: int | Looked, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
     ) -> Future[Run]:
         """The run that asking would make, or has made under this key; or the refusal. Nothing is taken."""
-        who, seen = self._look(caller, pid, gpus, key)
+        looked = self._looked(pid)
+        who, seen = self._checked(caller, looked, gpus, key)
         with self._lock:
             lease = self._known(who, seen, gpus, key)
             known = lease.run_id if lease is not None else ""
         if not known:
-            return self._service.try_out(who, Submit(self._spec(who, seen, gpus, key, name, argv)))
+            return self._service.try_out(
+                who, Submit(self._spec(who, replace(looked, seen=seen), gpus, key, name, argv))
+            )
         future: Future[Run] = Future()
         future.set_result(self._service.run(known))
         return future
@@ -162,10 +174,19 @@ class Leases:
         return self._service.send(who, EndLease(run_id))
 
     # -- asking -----------------------------------------------------------------------------------------------------
-    def _look(self, caller: Caller, pid: int, gpus: int, key: str) -> tuple[Principal, Seen]:
+    def look(self, pid: int) -> Looked:
+        """Look at a process before it is asked for. That may take as long as the process likes: it can keep others from
+        reading its command line and its environment."""
+        seen = self._processes.look(pid)
+        return Looked(seen, None if seen is None else self._processes.attempt_of(pid))
+
+    def _looked(self, pid: int | Looked) -> Looked:
+        return pid if isinstance(pid, Looked) else self.look(pid)
+
+    def _checked(self, caller: Caller, looked: Looked, gpus: int, key: str) -> tuple[Principal, Seen]:
         """Who asks for which process. What is checked and what is leased are one look: its number, its start time and
         its account were read together."""
-        seen = self._processes.look(pid)
+        seen = looked.seen
         if seen is None:
             raise NotAlive("pid not alive", "pid")
         _must_be_leasable(seen)
@@ -204,9 +225,11 @@ class Leases:
             raise Invalid(f"key: has {len(key)} characters, use at most {MAX_KEY}", "key")
 
     def _spec(  # noqa: PLR0917 - what was asked for, in the order in which it was
-        self, who: Principal, seen: Seen, gpus: int, key: str, name: str, argv: Sequence[str]
+        self, who: Principal, looked: Looked, gpus: int, key: str, name: str, argv: Sequence[str]
     ) -> Spec:
-        words, own = tuple(argv) or seen.command, self._may_end(who.owner, seen)
+        seen = looked.seen
+        assert seen is not None, "it was checked"
+        words, own = tuple(argv) or seen.command, self._may_end(who.owner, seen, looked.attempt)
         return Spec(
             name=name or made_visible(words[0].rpartition("/")[2][:100]) or "lease",
             argv=words,
@@ -217,13 +240,12 @@ class Leases:
             holder=seen.holder if own else replace(seen.holder, uid=NOT_TO_END),
         )
 
-    def _may_end(self, owner: str, seen: Seen) -> bool:
+    def _may_end(self, owner: str, seen: Seen, attempt: str | None) -> bool:
         """May a cancel of the lease end its process? Root may name any process, and a token any of the caller's own, so
         only one that has the account of the lease's owner, and is no part of a run of somebody else (where all runs
         have one account)."""
         if seen.user != owner:
             return False
-        attempt = self._processes.attempt_of(seen.holder.pid)
         if attempt is None:
             return True
         try:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi.exceptions import RequestValidationError
@@ -25,6 +26,7 @@ from starlette.routing import Route
 from rota.api.act import act, answers
 from rota.api.answers import Json
 from rota.api.bare import dry_run_of, key_of, served_by
+from rota.api.connections import account
 from rota.api.depends import seen
 from rota.api.dry import marked
 from rota.api.errors import RETRY_AFTER_S, SHORT, STATUS, is_shortage
@@ -165,10 +167,16 @@ async def acquire(request: Request) -> Response:
     body = await _object(request)
     pid, gpus = _whole(body, "pid"), _whole(body, "num_gpus", 1)
     caller, key, becomes = _caller(request.scope), key_of(request), _becomes(body)
+    looked = await house.looks.read(_asker(request.scope, caller.uid), partial(house.leases.look, pid))
     if dry_run_of(request):
-        run = await answers().wait(house.leases.try_out(caller, pid, gpus, key, **becomes))
+        run = await answers().wait(house.leases.try_out(caller, looked, gpus, key, **becomes))
         return Json({"job_id": run.id, "gpus": "", "dry_run": True})
-    return await _granted(house.leases.ask(caller, pid, gpus, key, **becomes), request)
+    return await _granted(house.leases.ask(caller, looked, gpus, key, **becomes), request)
+
+
+def _asker(scope: Mapping[str, Any], uid: int | None) -> str:
+    """For whom a look at a process counts."""
+    return account(uid) if uid is not None else str((scope.get("client") or ("",))[0])
 
 
 def _caller(scope: Mapping[str, Any]) -> Caller:
@@ -220,7 +228,9 @@ async def release(request: Request) -> Response:
         raise Invalid("job_id: give the id of a lease, as text", "job_id")
     if request.scope["rota.by"] == "pid":
         try:
-            who = await run_in_threadpool(_owner_at_this_port, house, run_id, request.scope)
+            uid = _uid(request.scope)
+            look = partial(_owner_at_this_port, house, run_id, uid)
+            who = await house.looks.read(_asker(request.scope, uid), look)
         except (Conflict, Forbidden):
             if house.settings.private:  # there is nothing to be learnt here by trying ids
                 raise NotFound(f"no run {run_id[:50]!r}", "run_id") from None
@@ -232,7 +242,7 @@ async def release(request: Request) -> Response:
     return Json(marked({"released": True}, dry_run))
 
 
-def _owner_at_this_port(house: House, run_id: str, scope: Mapping[str, Any]) -> Principal:
+def _owner_at_this_port(house: House, run_id: str, uid: int | None) -> Principal:
     """Without a token nobody is known, so only what was taken without one can be given back without one: a lease that
     belongs to the account of its process, by a caller of that account."""
     run = house.service.run(run_id)
@@ -242,7 +252,7 @@ def _owner_at_this_port(house: House, run_id: str, scope: Mapping[str, Any]) -> 
     found = house.processes.look(holder.pid)
     if found is None or found.holder != holder or found.user != run.user:
         raise Forbidden(f"{run_id} was not taken through this port; give it back with its owner's token")
-    if _uid(scope) not in (found.uid, ROOT):
+    if uid not in (found.uid, ROOT):
         raise Forbidden(f"{run_id} belongs to {run.user}, who alone may give it back")
     return Principal(run.user, Role.USER)
 
