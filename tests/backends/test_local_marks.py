@@ -105,6 +105,21 @@ def test_what_an_attempt_left_behind_as_its_own_account_is_swept_by_its_mark(
         backend.close()
 
 
+def test_an_attempt_of_an_older_version_whose_log_was_removed_ends(rig: LocalRig, reports: Reports) -> None:
+    order = deserted(rig, reports, OWNER)
+    path = rig.path(order.attempt_id, "pid")
+    record = json.loads(path.read_text())
+    del record["uid"]
+    path.write_text(json.dumps(record))
+    rig.path(order.attempt_id, "log").unlink()
+    backend = rig.backend()
+    backend.open(reports)
+    try:
+        wait_for(lambda: isinstance(backend.observe(order.attempt_id), Exit), "its end")
+    finally:
+        backend.close()
+
+
 def test_an_attempt_without_any_record_is_swept_as_its_account(rig: LocalRig, reports: Reports) -> None:
     mark = "0123456789ab-1"
     backend = rig.backend()

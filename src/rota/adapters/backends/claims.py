@@ -133,7 +133,10 @@ def _account(directory: str, record: Mapping[str, Any]) -> int:
         return int(record["uid"])
     if not record:
         return os.geteuid()
-    return os.stat(f"{directory}/log", follow_symlinks=False).st_uid
+    try:
+        return os.stat(f"{directory}/log", follow_symlinks=False).st_uid
+    except FileNotFoundError:  # somebody removed it, to make room perhaps: only its group tells now what is left of it
+        return os.geteuid()
 
 
 def exit_record(end: Exit) -> Mapping[str, Any]:
