@@ -127,6 +127,7 @@ def test_systemd_holds_the_ports_of_the_settings(tmp_path: Path, settings: str, 
     assert [one.replace("[::1]", "127.0.0.1") if "localhost" in settings else one for one in found] == expected
     unit = read((tmp_path / "etc/systemd/system/rota.service").read_text())
     assert (unit["Service"]["Sockets"], unit["Install"]["Also"]) == ("rota.socket", "rota.socket")
+    assert "RemoveOnStop=yes" in (tmp_path / "etc/systemd/system/rota.socket").read_text(), "no file without a server"
     assert unit["Unit"]["StartLimitIntervalSec"] == "0", "else systemd would let go of the ports after some failures"
 
 

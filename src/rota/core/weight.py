@@ -26,10 +26,6 @@ class Weights:
     def of(self, user: str) -> int:
         return self.by_user.get(user, 0)
 
-    def holders(self, user: str, env: Mapping[str, str]) -> int:
-        """Return how many live runs of this person hold this very environment."""
-        return self._envs.get((user, id(env)), 0)
-
     def added_by(self, user: str, spec: Spec) -> int:
         """Return the bytes that this spec would add."""
         shared = not spec.env or (user, id(spec.env)) in self._envs
