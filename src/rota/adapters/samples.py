@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from rota.adapters.files import open_regular
+from rota.adapters.tree_size import BLOCK
 from rota.app.ports import FileBusy
 
 MAX_ROWS = 10_000  # of one call
 MAX_FILE_BYTES = 64 << 20
 CHUNK = 8 << 20  # read at a time; a line is never as long
-BLOCK = 512  # bytes, the unit of st_blocks
 MAX_TEXT = 1000
 MAX_KEY = 200
 MAX_KEYS = 1000  # of a row, and of a run's series
