@@ -6,9 +6,11 @@ import json
 import os
 import pwd
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -300,20 +302,37 @@ def test_flat_numbers_over_two_nodes(make_server: Callable[..., Server]) -> None
 
 
 # -- whose ----------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as made:
-        yield made
+def through_socket(directory: Path, path: str, body: Any) -> Answer:
+    """A call on the unix socket in this directory, as another account.
 
-
-def through_to(directory: Path, name: str, stack: ExitStack) -> str:
-    """A path by which another account reaches a file in this directory, as it would in a shared server's, though it may
-    not look into those above."""
-    os.chmod(directory, 0o711)  # noqa: S103 - as said
-    number = os.open(directory, os.O_PATH)
-    stack.callback(os.close, number)
-    os.set_inheritable(number, True)
-    return f"/proc/self/fd/{number}/{name}"
+    It is made by a fork of this process from inside the directory: the other account may neither look into the
+    directories above nor start this Python, which may lie in somebody's home.
+    """
+    os.chmod(directory, 0o711)  # noqa: S103 - as it is where a server has people
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
+    heard, says = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.chdir(directory)
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            with socket.socket(socket.AF_UNIX) as link:
+                link.settimeout(PATIENCE_S)
+                link.connect("rota.sock")
+                link.sendall(head.encode() + content)
+                while piece := link.recv(65536):
+                    os.write(says, piece)
+        finally:
+            os._exit(0)
+    os.close(says)
+    with open(heard, "rb") as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    assert text, "nobody answers on the socket"
+    return parse(text)
 
 
 @contextmanager
@@ -342,28 +361,27 @@ def test_root_leases_for_a_process_of_somebody_else(desk: Desk) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to call as another account")
 @pytest.mark.parametrize("tokens", [False, True], ids=["open", "with-tokens"])
-def test_nobody_leases_for_a_process_that_is_not_theirs(
-    make_server: Callable[..., Server], tokens: bool, stack: ExitStack
-) -> None:
+def test_nobody_leases_for_a_process_that_is_not_theirs(make_server: Callable[..., Server], tokens: bool) -> None:
     """By no way in: the connection's account, as the kernel tells it, must be the process's."""
     server = make_server(nodes=1, gpus=4, env={"ROTA_SHARED_TOKEN": "shared-secret"} if tokens else {})
     server.token = "shared-secret" if tokens else None
     bens = server.post("/tokens", {"user": "ben", "role": "user"}).ok()["token"] if tokens else ""
-    socket = ["--unix-socket", through_to(server.data, "rota.sock", stack), "http://localhost/acquire"]
-    ways: list[list[str]] = [[f"{server.lease_url}/acquire"], socket]
-    if tokens:
-        ways += [["-H", f"X-Auth-Token: {token}", f"{server.url}/acquire"] for token in (bens, "shared-secret")]
-    else:
-        ways += [[f"{server.url}/acquire"]]
+
+    def at_port(url: str, *options: str) -> Callable[[str, Any], Answer]:
+        return lambda path, body: as_nobody(url + path, body, *options)
+
+    ways = {"lease port": at_port(server.lease_url), "socket": partial(through_socket, server.data)}
+    for token in (bens, "shared-secret") if tokens else ("",):
+        ways[f"port, token {token!r}"] = at_port(server.url, *(["-H", f"X-Auth-Token: {token}"] if token else []))
     with sleeping(54321) as somebodys, sleeping(NOBODY) as own:
-        for way in ways:
+        for way, ask in ways.items():
             for pid in (os.getpid(), somebodys):
                 for query in ("", "?dry_run=true"):
-                    refused = as_nobody(way[-1] + query, {"pid": pid, "num_gpus": 4}, *way[:-1])
+                    refused = ask(f"/acquire{query}", {"pid": pid, "num_gpus": 4})
                     assert (refused.status, list(refused.json)) == (403, ["error"]), (way, refused.body)
                     assert "account it belongs to" in refused.json["error"]
             assert server.get("/status").ok()["gpus_allocated"] == []
-            given = as_nobody(way[-1], {"pid": own, "num_gpus": 1}, *way[:-1]).ok()
+            given = ask("/acquire", {"pid": own, "num_gpus": 1}).ok()
             run = server.get(f"/runs/{given['job_id']}").ok()
             assert run["lease"] == {"pid": own, "asked_by": "nobody"}
             server.post("/release", {"job_id": given["job_id"]}).ok()
@@ -478,7 +496,6 @@ def as_nobody(url: str, body: Any = None, *options: str) -> Answer:
         cwd="/",
         stdout=subprocess.PIPE,
         check=True,
-        close_fds=False,
     )
     return parse(done.stdout)
 
