@@ -370,7 +370,8 @@ def test_nobody_leases_for_a_process_that_is_not_theirs(make_server: Callable[..
     def at_port(url: str, *options: str) -> Callable[[str, Any], Answer]:
         return lambda path, body: as_nobody(url + path, body, *options)
 
-    ways = {"lease port": at_port(server.lease_url), "socket": partial(through_socket, server.data)}
+    ways: dict[str, Callable[[str, Any], Answer]] = {"lease port": at_port(server.lease_url)}
+    ways["socket"] = partial(through_socket, server.data)
     for token in (bens, "shared-secret") if tokens else ("",):
         ways[f"port, token {token!r}"] = at_port(server.url, *(["-H", f"X-Auth-Token: {token}"] if token else []))
     with sleeping(54321) as somebodys, sleeping(NOBODY) as own:
