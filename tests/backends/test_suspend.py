@@ -71,9 +71,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         acts.append(f"warned by {heard.name(signum)}")
         return True
 
+    def kill(shim: Shim) -> float:
+        acts.append("killed")
+        return float("inf")
+
     monkeypatch.setattr(heard, "Asking", ask)
     monkeypatch.setattr(heard, "message", message)
-    monkeypatch.setattr(Shim, "_kill_all", lambda shim: acts.append("killed"))
+    monkeypatch.setattr(Shim, "_kill_all", kill)
     return acts
 
 

@@ -44,7 +44,7 @@ class Process:
 
     def __init__(self, pid: int, origin: procs.Origin, above: Process | None, signum: int) -> None:
         self.pid, self.origin, self.above = pid, origin, above
-        mask = procs.caught(pid)
+        mask = 0 if origin.dead else procs.caught(pid)
         self.catches = bool(mask >> (signum - 1) & 1)
         self.gone = self.kin = False  # its program's first process is gone; one of its program above it has a handler
         if origin.forked and (above is None or not origin.may_be_fork_of(above.origin)):
@@ -60,6 +60,10 @@ class Process:
     def key(self) -> tuple[int, int]:
         return self.pid, self.origin.start
 
+    def send(self, signum: int) -> bool:
+        """Signal it, if the pid is still its own. That it is below us was seen when its start time was."""
+        return procs.send_to(self.pid, self.origin.start, signum)
+
 
 def look(signum: int, top: int, *, stranger: bool = True) -> list[Process]:
     """Every process below `top`, parents before children. Of a stranger, such as a shim, no process is a fork: it has
@@ -70,14 +74,16 @@ def look(signum: int, top: int, *, stranger: bool = True) -> list[Process]:
     if head is not None:
         head.gone = head.spared = False  # whatever it is a fork of: it is the program here
     todo: list[tuple[int, Process | None]] = [(top, head)]
+    own = os.getpid()
     while todo:
         pid, above = todo.pop()
         for child in procs.children(pid):
             origin = procs.origin(child)
-            if origin is not None:
+            if origin is not None and (origin.parent in (pid, own) or not stranger or _is_ours(child)):
                 each = Process(child, origin, above, signum)
                 found.append(each)
-                todo.append((child, each))
+                if not origin.dead:
+                    todo.append((child, each))
     for each in reversed(found):
         if each.above is not None and (each.listens or each.over):
             each.above.over = True
@@ -86,8 +92,17 @@ def look(signum: int, top: int, *, stranger: bool = True) -> list[Process]:
 
 def message(signum: int) -> bool:
     """Send a message. False: no process has a handler for it."""
-    told = [to_one(each.pid, signum) for each in _addressees(look(signum, os.getpid()), signum)]
+    told = [each.send(signum) for each in _addressees(look(signum, os.getpid()), signum)]
     return any(told)
+
+
+def kill_all() -> list[int]:
+    """Send SIGKILL to every process below us; their pids."""
+    left = look(signal.SIGKILL, os.getpid())
+    for each in left:
+        if not each.origin.dead:
+            each.send(signal.SIGKILL)
+    return [each.pid for each in left]
 
 
 class Asking:
@@ -126,8 +141,8 @@ class Asking:
     def _tell(self, addressees: Iterable[Process]) -> None:
         for each in addressees:
             self._told.add(each.key)
-            to_one(each.pid, self._signum)
-            to_one(each.pid, signal.SIGCONT)  # a stopped process hears nothing
+            each.send(self._signum)
+            each.send(signal.SIGCONT)  # a stopped process hears nothing
 
     def _send_message(self, seen: list[Process], leaders: Iterable[int]) -> None:
         """A message that nothing has a handler for goes to the process group of each leader, as from a terminal."""
@@ -136,7 +151,7 @@ class Asking:
             groups = frozenset(leaders)  # not reaped yet, so the number of its group is still its own
             addressees = [each for each in seen if not each.spared and groups & {each.pid, each.origin.group}]
         for each in addressees:
-            to_one(each.pid, self._signum)
+            each.send(self._signum)
 
 
 def _waits(each: Process) -> bool:
@@ -156,10 +171,6 @@ def _addressees(seen: list[Process], signum: int) -> list[Process]:
             chosen.append(each)
             below.add(each)
     return chosen
-
-
-def to_one(pid: int, signum: int) -> bool:
-    return procs.send(pid, signum, lambda: _is_ours(pid))
 
 
 def unheeded(signum: int, waited_s: float) -> str:

@@ -50,12 +50,9 @@ def time_awake() -> float:
 
 
 def start_time(pid: int | str) -> int | None:
-    """Field 22 of /proc/<pid>/stat, in clock ticks since boot; None when there is no such process or it is a zombie.
-    One whose first thread has ended looks like a zombie while its other threads (field 20) run on."""
+    """Field 22 of /proc/<pid>/stat, in clock ticks since boot; None when there is no such process or it is a zombie."""
     stat = _stat(pid)
-    if stat is None or (stat[0] in (b"Z", b"X") and int(stat[17]) <= 1):
-        return None
-    return int(stat[19])
+    return None if stat is None or _is_dead(stat) else int(stat[19])
 
 
 def is_kernel_thread(pid: int) -> bool:
@@ -164,10 +161,11 @@ class Origin:
     processes with different images cannot be forks of each other. 0 = it cannot be read, or the kernel does not tell.
     """
 
-    __slots__ = ("forked", "group", "image", "start")
+    __slots__ = ("dead", "forked", "group", "image", "parent", "start")
 
     def __init__(self, stat: list[bytes]) -> None:
-        self.group, self.start = int(stat[2]), int(stat[19])
+        self.dead = _is_dead(stat)
+        self.parent, self.group, self.start = int(stat[1]), int(stat[2]), int(stat[19])
         self.forked, self.image = bool(int(stat[6]) & PF_FORKNOEXEC), int(stat[25])
 
     def may_be_fork_of(self, other: Origin) -> bool:
@@ -234,6 +232,11 @@ def kill_marked(attempt_id: str, uid: int, deadline: float) -> bool:
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
     return True
+
+
+def _is_dead(stat: list[bytes]) -> bool:
+    """A process whose first thread has ended looks like a zombie while its other threads (field 20) run on."""
+    return stat[0] in (b"Z", b"X") and int(stat[17]) <= 1
 
 
 def _stat(pid: int | str) -> list[bytes] | None:

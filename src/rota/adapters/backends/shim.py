@@ -44,6 +44,8 @@ ASK_AGAIN_S = 0.25
 LATE_WARNING_S = 60.0
 FAR = float("inf")
 RECORD_RETRY_S = 600.0
+KILL_AGAIN_S = 0.05
+REAP_MOST = 256  # a job can make dead children faster than they are collected: the clock must be looked at as well
 
 
 class House:
@@ -74,6 +76,7 @@ class Shim:
         self.leaders: list[int] = []
         self.errors = -1  # the pipe on which a forked task says why it could not begin
         self.refusal: tuple[int, str] | None = None
+        self.unreaped = False  # more dead children than one round collects
         self.failure: int | None = None  # wait status of the first task that failed
         self.cause = ""  # why it is being ended, when it is
         self.ending = (0, 0.0, 0.0)  # by which signal, since when, and with how much grace
@@ -294,7 +297,7 @@ class Shim:
             if now >= look_at:
                 look_at = now + self.cap.check()
             until = min(look_at, self._next_deadline(now), announce_at)
-            came = signal.sigtimedwait(HEARD, max(0.0, until - now))
+            came = signal.sigtimedwait(HEARD, 0.0 if self.unreaped else max(0.0, until - now))
             if came is not None and came.si_signo == signal.SIGUSR1:
                 self._look_for_stop()
 
@@ -309,8 +312,10 @@ class Shim:
         return min(FAR if at is None else at for at in (self.warn_at, self.limit_at))
 
     def _reap(self) -> bool:
-        """Collect the dead, ours and those that fell to us. False when there is no child left at all."""
-        while True:
+        """Collect the dead, ours and those that fell to us, or as many of them as one round may. The kernel gives the
+        oldest child first, so the tasks never stand behind the others. False when there is no child left at all."""
+        self.unreaped = False
+        for _ in range(REAP_MOST):
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
@@ -325,6 +330,8 @@ class Shim:
                 self.failure = status
                 if self.tasks and self.kill_at is None:
                     self._end("", signal.SIGTERM, self.order["grace_s"])  # the gang stands or falls together
+        self.unreaped = True
+        return True
 
     def _check_deadlines(self, now: float) -> None:
         if self.kill_at is not None:
@@ -337,8 +344,7 @@ class Shim:
     def _check_grace(self, kill_at: float, now: float) -> None:
         if now >= kill_at:
             self.unheeded = self.unheeded or self._unheeded()
-            self._kill_all()
-            self.kill_at, self.ask_at = now + 0.05, FAR  # again, until all are gone
+            self.kill_at, self.ask_at = self._kill_all(), FAR
         elif now >= self.ask_at and self.asking is not None:
             self.asking.again()
             self.ask_at = now + ASK_AGAIN_S if self.asking.waiting else FAR
@@ -383,7 +389,9 @@ class Shim:
 
     # -- end
 
-    def _kill_all(self) -> None:
+    def _kill_all(self) -> float:
+        """Kill everything once. Returns when to do it again, by time_awake: a look at thousands takes its time."""
+        begun = procs.time_awake()
         if self.house.group:  # at one blow, against which no fork is fast enough: but we are in it ourselves
             try:
                 confine.join(confine.aside(self.house.bounds.found.unified))
@@ -391,10 +399,9 @@ class Shim:
                 confine.join(self.house.groups.leaf)
             except OSError as error:
                 self._note(f"cgroup kill: {error}")
-        left = procs.descendants(os.getpid())
-        for pid in left:
-            heard.to_one(pid, signal.SIGKILL)
-        self._end_tracers(left)
+        self._end_tracers(heard.kill_all())
+        now = procs.time_awake()
+        return now + max(KILL_AGAIN_S, now - begun)
 
     def _end_tracers(self, left: list[int]) -> None:
         """Free those that outlive SIGKILL because a process outside the attempt traces them."""
@@ -410,10 +417,11 @@ class Shim:
 
     def _extinguish(self) -> None:
         """Return only when no process of the attempt is left: we are the subreaper of all that it ever forked."""
-        pause = 0.001
+        pause, kill_at = 0.001, 0.0
         while self._reap():
-            self._kill_all()
-            signal.sigtimedwait((signal.SIGCHLD,), pause)
+            if not self.unreaped or procs.time_awake() >= kill_at:
+                kill_at = self._kill_all()
+            signal.sigtimedwait((signal.SIGCHLD,), 0.0 if self.unreaped else pause)
             pause = min(pause * 2, 0.1)
         for pump in (self.pump, self.pipe):
             if pump is not None:

@@ -40,6 +40,7 @@ MAX_UNSENT = 1 << 20
 READ_SIZE = 1 << 18
 ORPHANS_S = 2.0
 RETIRE_S = 0.5
+REAP_MOST = shim.REAP_MOST
 SPARE, MAX_IDLE = 2, 32  # idle workers
 LAZY_MS, LAZY_BYTES = 500, 4096
 ENFORCED = "!"  # begins the line that names the controllers of limits that work here
@@ -61,6 +62,7 @@ class Zygote:
         self._outbox = b""
         self._urgent = False
         self._no_spares_until = 0.0
+        self._unreaped = False  # more dead children than one round collects
         self._partial = b""
         self._house: shim.House | None = None
         self._answers, self._answer = os.pipe()
@@ -76,11 +78,12 @@ class Zygote:
         poll.register(self._answers, select.POLLIN)
         poll.register(CONTROL, select.POLLIN)
         while True:
-            ready = dict(poll.poll(LAZY_MS if self._outbox or len(self._idle) < SPARE else None))
+            ready = dict(poll.poll(self._pause_ms()))
             if self._answers in ready:
                 self._hear()
             if self._wakeup in ready:
                 os.read(self._wakeup, 4096)
+            if self._wakeup in ready or self._unreaped:
                 self._reap()
             if CONTROL in ready and not self._receive():
                 self._retire()
@@ -88,6 +91,11 @@ class Zygote:
             if self._outbox and (self._urgent or not ready):
                 self._flush()
             self._balance()
+
+    def _pause_ms(self) -> int | None:
+        if self._unreaped:
+            return 0
+        return LAZY_MS if self._outbox or len(self._idle) < SPARE else None
 
     def _receive(self) -> bool:
         try:
@@ -174,7 +182,8 @@ class Zygote:
             self._idle.append(int(pid))
 
     def _reap(self) -> None:
-        while True:
+        self._unreaped = False
+        for _ in range(REAP_MOST):
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
@@ -195,6 +204,7 @@ class Zygote:
                 self._tell(each.attempt, urgent=True)
             elif status != 0:  # could not even get ready (a full disk?): no storm of forks
                 self._no_spares_until = time.monotonic() + 1.0
+        self._unreaped = True
 
     def _clear_up_after(self, dead: Worker) -> None:
         """Kill what a dead shim left behind. We are a subreaper: it is our child now, and every other child of ours
@@ -207,6 +217,8 @@ class Zygote:
             confine.remove(dead.groups.unified, ORPHANS_S)
         deadline = time.monotonic() + ORPHANS_S
         while orphans := [pid for pid in procs.children(os.getpid()) if pid not in self._workers]:
+            if time.monotonic() > deadline:
+                return  # they fork faster than they are killed: the server's own sweep goes on, launches must not wait
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
             for pid in orphans:
