@@ -23,6 +23,7 @@ from rota.client import (
     RotaError,
     Unauthorised,
     Unreachable,
+    address,
 )
 from rota.client.address import Address, find_token, find_url
 from tests.client.stub import DROP, Asked, closed_port, ok, stub
@@ -392,11 +393,17 @@ def test_what_is_no_address(url):
         Address(url)
 
 
-def test_the_server_is_found_in_this_order(tmp_path):
+def test_the_server_is_found_in_this_order(tmp_path, monkeypatch):
+    """Sockets go before the port: nobody but their server can have made them."""
     env = {"HOME": str(tmp_path), "ROTA_DATA_DIR": str(tmp_path / "data")}
     (tmp_path / "data").mkdir()
+    monkeypatch.setattr(address, "SYSTEM_SOCKET", str(tmp_path / "system.sock"))
     assert find_url(env) == ("http://127.0.0.1:10000", "default")
-    with stub(lambda asked: ok({}), tmp_path / "data" / "rota.sock") as server:
+    with (
+        stub(lambda asked: ok({}), tmp_path / "system.sock") as machines,
+        stub(lambda asked: ok({}), tmp_path / "data" / "rota.sock") as server,
+    ):
+        assert find_url({**env, "ROTA_DATA_DIR": str(tmp_path)})[0] == machines.url, "this machine's own server"
         assert find_url(env)[0] == server.url
         assert find_url({**env, "RESEARCH_AGENT_SERVER_URL": "http://b"})[0] == "http://b"
         assert find_url({**env, "ROTA_URL": "http://a", "RESEARCH_AGENT_SERVER_URL": "http://b"}) == (

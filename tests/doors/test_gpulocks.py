@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import site
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.adapters.test_gpulocks import beside
 from tests.app.house import until
 from tests.doors.server import Server
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for the NVML stand-in")
 SOURCE = Path(__file__).parents[1] / "probes" / "nvml_stand_in.c"
-STRANGER = 54321
+STRANGER, SQUATTER = 54321, 54323
 
 
 class Gpus:
@@ -85,6 +87,29 @@ def test_no_other_account_keeps_roots_server_from_starting(gpus: Gpus) -> None:
     shown = until(lambda: _unfit(theirs), "the other one sees so at its next look", 60)
     assert all(why.startswith("the Rota server of root") for why in shown)
     assert "the Rota server of root" in gpus.refused(_strangers(gpus.server()))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two accounts")
+def test_the_name_that_was_the_lock_once_is_none_in_a_strangers_hands(gpus: Gpus) -> None:
+    """Every account can bind an abstract socket, and nobody else can take its name away."""
+
+    def stranger() -> Callable[[], str]:
+        held = socket.socket(socket.AF_UNIX)
+        until(lambda: _bound(held), "no server of another test has the name")
+        return lambda: str(held.getsockname())
+
+    with beside(SQUATTER, stranger) as end:
+        ours = gpus.start(gpus.server())
+        assert ours.get("/gpu/status").ok()["cluster_status"]["available_gpus"] == 2
+        assert end() == "b'\\x00rota.gpus'", "it had the name all the time"
+
+
+def _bound(one: socket.socket) -> bool:
+    try:
+        one.bind("\0rota.gpus")
+    except OSError:
+        return False
+    return True
 
 
 def _strangers(server: Server) -> Server:

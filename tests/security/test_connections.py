@@ -6,12 +6,12 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from tests.app.house import until
+from tests.app.house import PATIENCE_S, until
 from tests.doors.server import Answer, parse
 from tests.security.kit import SHARED, Lab
 from tests.security.test_load import connected, dripping, head
@@ -124,8 +124,76 @@ def test_who_has_too_many_is_refused_and_others_are_served(make_lab: Callable[..
     assert 1 <= lab.said().count("is refused") < 5, "said once a minute, not for each of 22"
 
 
+@contextmanager
+def watched_by(uid: int, lab: Lab, count: int) -> Iterator[Callable[[], int]]:
+    """Another account follows the events as often as this; the function tells how many of its connections are open.
+    Forked: that account could not start this Python, which may lie in somebody's home."""
+    asks, says = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            asks.close()
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            with ExitStack() as stack:
+                made = [connected(stack, lab.port, head(lab, "/events")) for _ in range(count)]
+                for one in made:
+                    with suppress(ConnectionError):
+                        one.recv(12)  # it is answered: with events, or with a refusal
+                while says.recv(1):
+                    says.sendall(b"%8d" % sum(map(goes_on, made)))
+        finally:
+            os._exit(0)
+    says.close()
+
+    def open_now() -> int:
+        asks.sendall(b"?")
+        return int(asks.recv(8, socket.MSG_WAITALL))
+
+    with asks:
+        asks.settimeout(PATIENCE_S)
+        open_now()
+        yield open_now
+    os.waitpid(pid, 0)
+
+
+def goes_on(one: socket.socket) -> bool:
+    """Whether a stream is open still, once all that has come of it was taken."""
+    one.settimeout(0)
+    try:
+        while one.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to call as other accounts")
+def test_accounts_that_take_all_there_is_leave_the_reserve_and_room_for_others(make_lab: Callable[..., Lab]) -> None:
+    """Each stays within its own bound, together they are over that of all; none is idle."""
+    lab = make_lab(descriptors=DESCRIPTORS)
+    allowed = int(metric(by_another(lab, "/metrics"), "rota_connections_per_peer_max"))
+    with watched_by(54322, lab, allowed) as first, watched_by(54323, lab, allowed) as second:
+        assert allowed < first() + second() <= DESCRIPTORS / 2, "as many as fit, and the work has its share"
+        assert by_another(lab, "/health").status == 200, "a third account has few, and is served"
+        works(lab)
+
+
 def is_served(lab: Lab) -> bool:
     return lab.get("/health").status == 200
+
+
+def test_who_says_nothing_at_all_is_waited_for_least(make_lab: Callable[..., Lab]) -> None:
+    """On either port and the socket: 10 s for the first byte, and 30 s for the head, where a body has 60."""
+    lab = make_lab(env={"ROTA_REQUEST_SECONDS": "60"})
+    with ExitStack() as stack:
+        silent = [connected(stack, port) for port in (lab.port, lab.lease_port)] + [on_socket(stack, lab)]
+        begun = [connected(stack, port, b"GET /status HTTP/1.1\r\n") for port in (lab.port, lab.lease_port)]
+        until(lambda: not any(map(is_open, silent)), "who says nothing is hung up on")
+        assert all(map(is_open, begun)), "who has begun is still waited for"
 
 
 def test_slow_clients_are_waited_for_for_a_while_and_disturb_nobody(make_lab: Callable[..., Lab]) -> None:
