@@ -281,6 +281,24 @@ class TestServersOfThePreviousRelease:
         with self.old(places), refused, beside(BOB, _keep(places, "GPU-a")):
             pass
 
+    @as_root
+    def test_a_line_that_a_stranger_forged_in_the_table_of_sockets_is_not_believed(self, places: Places) -> None:
+        """The kernel prints the name of an abstract socket as it is, with its line feeds."""
+        with socket.socket(socket.AF_UNIX) as roots:
+            inode = os.fstat(roots.fileno()).st_ino
+
+            def stranger() -> Callable[[], str]:
+                kept = [self.old(places)]
+                for _ in range(60):  # one of them stands before the true line
+                    kept.append(socket.socket(socket.AF_UNIX))
+                    kept[-1].bind(f"\0{os.urandom(2).hex()}\n0: 2 0 0 1 1 {inode} @{places.legacy}")
+                return lambda: str(len(kept))
+
+            locks = places.locks()
+            with beside(ANN, stranger):
+                locks.take(["GPU-a"], patience_s=0.0)
+            locks.close()
+
 
 @as_root
 def test_a_stranger_who_holds_all_they_can_does_not_keep_root_out(places: Places) -> None:

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 
 NAME = "rota.gpus"
 TABLE = "/proc/net/unix"
-LISTENS = 0x10000  # __SO_ACCEPTCON in the flags of the table
+MAX_INODE = 0xFFFFFFFF
 _NETLINK_SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _ALL, _ANY_COOKIE = 0xFFFFFFFF, b"\xff" * 8
+_SHOW_NAME, _NAME = 0x01, 0  # UDIAG_SHOW_NAME and UNIX_DIAG_NAME
 _SHOW_UID, _UID = 0x40, 7  # UDIAG_SHOW_UID and UNIX_DIAG_UID; Linux 5.3 and later
+_LISTEN = 10  # TCP_LISTEN, which sockets of this family have too
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +47,22 @@ def hold(name: str = NAME) -> socket.socket | None:
 
 
 def holder(name: str = NAME) -> Holder | None:
-    """Return who has the name; None = nobody."""
-    wanted = f"@{name}".encode()
+    """Return who has the name; None = nobody.
+
+    The table is text, and an abstract name may contain anything, also lines that look like another socket's. So the
+    table only says which sockets to ask for; each is asked by netlink for the name it really has.
+    """
+    wanted = name.encode()
     with open(TABLE, "rb") as table:
-        for line in table:
-            words = line.split()  # number, references, protocol, flags, type, state, inode, path
-            if len(words) == 8 and words[7] == wanted:
-                return Holder(_uid(int(words[6])), bool(int(words[3], 16) & LISTENS))
-    return None
+        lines = [line.split() for line in table if wanted in line]
+    for inode in {
+        words[6] for words in lines if len(words) >= 8
+    }:  # number, references, protocol, flags, type, state, inode
+        if inode.isdigit() and int(inode) <= MAX_INODE:
+            found = _ask(int(inode), b"\0" + wanted)
+            if found is not None:
+                return found
+    return Holder(None, listens=False) if lines else None
 
 
 def old_server(name: str = NAME) -> int | None:
@@ -68,8 +78,9 @@ def old_server(name: str = NAME) -> int | None:
     return None
 
 
-def _uid(inode: int) -> int | None:
-    wanted = struct.pack("=BBHIII", socket.AF_UNIX, 0, 0, _ALL, inode, _SHOW_UID) + _ANY_COOKIE
+def _ask(inode: int, name: bytes) -> Holder | None:
+    """Look at one socket; None when it does not have this name."""
+    wanted = struct.pack("=BBHIII", socket.AF_UNIX, 0, 0, _ALL, inode, _SHOW_NAME | _SHOW_UID) + _ANY_COOKIE
     head = struct.pack("=IHHII", 16 + len(wanted), _BY_FAMILY, _REQUEST, 1, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
@@ -80,11 +91,14 @@ def _uid(inode: int) -> int | None:
     length, kind = struct.unpack_from("=IH", answer)
     if kind != _BY_FAMILY:
         return None
-    at = 32  # after both heads come the attributes
+    state = answer[16 + 2]  # after the family and the type
+    attributes: dict[int, bytes] = {}
+    at = 32  # after both heads
     while at + 4 <= min(length, len(answer)):
         size, attribute = struct.unpack_from("=HH", answer, at)
-        if attribute == _UID:
-            uid: int = struct.unpack_from("=I", answer, at + 4)[0]
-            return uid
+        attributes[attribute] = answer[at + 4 : at + size]
         at += max(4, (size + 3) & ~3)
-    return None
+    if attributes.get(_NAME) != name:
+        return None
+    uid = attributes.get(_UID)
+    return Holder(None if uid is None else int(struct.unpack("=I", uid)[0]), state == _LISTEN)
