@@ -168,27 +168,42 @@ def _bound_of_all(here: Host) -> int:
     raise AssertionError(base)
 
 
+# What a program sees of the bound on itself: its controller, the file in v2, the files in v1.
+LOOK = (
+    "import sys\n"
+    "controller, in_v2, *in_v1 = sys.argv[1:]\n"
+    "mounts = [line.split(' - ') for line in open('/proc/self/mountinfo')]\n"
+    "for line in open('/proc/self/cgroup'):\n"
+    "    _, names, path = line.strip().split(':', 2)\n"
+    "    for before, after in mounts:\n"
+    "        kind, _, options = after.split(' ', 2)\n"
+    "        where = before.split()[4] + path\n"
+    "        if kind == 'cgroup' and controller in names.split(',') and controller in options.strip().split(','):\n"
+    "            print(*(open(f'{where}/{name}').read().strip() for name in in_v1))\n"
+    "        if kind == 'cgroup2' and not names:\n"
+    "            try: print(open(f'{where}/{in_v2}').read().strip())\n"
+    "            except FileNotFoundError: pass\n"
+)
+
+
 def test_cpus_are_a_share_of_time(tmp_path: Path, needs: Callable[..., None]) -> None:
     needs("cpu")
-    look = (
-        "import re\n"
-        "mounts = [line.split(' - ') for line in open('/proc/self/mountinfo')]\n"
-        "for line in open('/proc/self/cgroup'):\n"
-        "    _, names, path = line.strip().split(':', 2)\n"
-        "    for before, after in mounts:\n"
-        "        kind, _, options = after.split(' ', 2)\n"
-        "        where = before.split()[4] + path\n"
-        "        if kind == 'cgroup' and 'cpu' in names.split(',') and 'cpu' in options.strip().split(','):\n"
-        "            print(open(where + '/cpu.cfs_quota_us').read().strip(), end=' ')\n"
-        "            print(open(where + '/cpu.cfs_period_us').read().strip())\n"
-        "        if kind == 'cgroup2' and not names:\n"
-        "            try: print(open(where + '/cpu.max').read().strip())\n"
-        "            except FileNotFoundError: pass\n"
-    )
+    look = ("python3", "-c", LOOK, "cpu", "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
     with host(tmp_path) as here:
-        order = here.launch(("python3", "-c", look), cpus=1)  # a container may have no more
+        order = here.launch(look, cpus=1)  # a container may have no more
         assert here.rig.end_of(here.reports, order).ok, here.log(order)
         assert here.log(order) == "100000 100000\n"
+
+
+def test_an_attempt_is_bounded_also_where_nothing_is_set(tmp_path: Path, needs: Callable[..., None]) -> None:
+    """A fork bomb needs no request to be one."""
+    needs("pids")
+    # In v2 the bound is on the group above the one that the program is in.
+    look = ("python3", "-c", LOOK, "pids", "../pids.max", "pids.max")
+    with host(tmp_path) as here:
+        order = here.launch(look)
+        assert here.rig.end_of(here.reports, order).ok, here.log(order)
+        assert 0 < int(here.log(order)) <= limits.processes_for(os.cpu_count() or 1)
 
 
 def test_a_fork_bomb_stays_within_its_bound(tmp_path: Path, needs: Callable[..., None]) -> None:
