@@ -52,6 +52,11 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
+def test_no_example_saves_on_a_signal_that_nccl_uses(page: Path) -> None:
+    assert [line for line in page.read_text().splitlines() if "USR1" in line and "NCCL" not in line] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in LINK.findall(prose(page.read_text())):
         path, _, anchor = target.partition("#")
