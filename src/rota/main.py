@@ -28,7 +28,7 @@ from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.processes import LinuxProcesses, is_persons
 from rota.adapters.samples import FileSamples
 from rota.adapters.space import FreeSpace
-from rota.adapters.store.house import bind_house
+from rota.adapters.store.house import bind_house, mark_made, must_have_its_store
 from rota.adapters.store.open import is_url, open_reader, open_store
 from rota.api.offline import OfflineTokens
 from rota.app.accounts import Accounts
@@ -182,10 +182,11 @@ def read_store(data_dir: Path) -> Iterator[Store]:
 
 
 @contextmanager
-def offline_tokens(data_dir: Path) -> Iterator[OfflineTokens]:
-    """The tokens of a data directory that no server has open. Nothing is scheduled meanwhile."""
+def offline_tokens(settings: Settings) -> Iterator[OfflineTokens]:
+    """The tokens of a data directory, or of its database, that no server has open. Nothing is scheduled meanwhile."""
+    _must_make_sense(settings)
     with ExitStack() as stack:
-        _, store = _open_files(Settings(data_dir), stack)
+        _, store = _open_files(settings, stack)
         try:
             store.begin_epoch()
             state = store.load()
@@ -241,11 +242,15 @@ def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
     try:
         data_dir = open_data_dir(settings.data_dir)
         stack.callback(data_dir.close)
+        if not settings.database_url:
+            must_have_its_store(data_dir.path)
         store = open_store(settings.database_url or f"sqlite:///{data_dir.path / 'rota.db'}")
         stack.callback(store.close)
         if settings.database_url:  # one that other data directories could reach too
             bind_house(store, data_dir.path)
-    except (DataDirError, StoreError) as error:
+        else:
+            mark_made(data_dir.path)
+    except (DataDirError, StoreError, OSError) as error:
         raise CannotStart(str(error)) from error
     return data_dir, store
 

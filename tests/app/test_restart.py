@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 from unittest.mock import patch
 
@@ -241,14 +242,35 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(build):
     (house.data / "rota.db").unlink()
 
 
+@pytest.mark.parametrize("how", ["removed", "emptied"])
+def test_a_directory_that_had_a_store_gets_no_new_one_in_silence(house, how):
+    """A new one would know no token, so the server would be open to everybody."""
+    house.close()
+    for name in os.listdir(house.data):
+        if name.startswith("rota.db"):
+            (house.data / name).unlink()
+    if how == "emptied":
+        (house.data / "rota.db").touch()
+    with pytest.raises(CannotStart, match=r"rota\.db is gone or empty.*Restore it"):
+        house.open()
+    assert not (house.data / "rota.db").exists() or not (house.data / "rota.db").stat().st_size, "nothing was made"
+    for path in list(house.data.iterdir()):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    house.open()
+
+
 def test_work_the_store_has_never_heard_of_is_left_alone_and_nothing_is_launched_beside_it(house):
-    """The database is gone while a job runs, as after a restored backup."""
+    """A backup of the database is put back while a job runs that was submitted after it."""
+    house.close()
+    backup = (house.data / "rota.db").read_bytes()
+    house.open()
     run_id = house.running()
     pid = house.run(run_id).attempt.pid
     house.close()
     for name in os.listdir(house.data):
         if name.startswith("rota.db"):
             (house.data / name).unlink()
+    (house.data / "rota.db").write_bytes(backup)
     house.open()
     assert alive(pid)
     paused, why = house.rota.ask(lambda state, now: (state.paused, state.pause_why))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -231,6 +235,64 @@ def test_a_damaged_name_is_not_replaced(active: tuple[str, House], tmp_path: Pat
     (tmp_path / "one" / FILE).write_text("what?")
     with pytest.raises(StoreUnusable, match=FILE):
         bind_house(opener(url), tmp_path / "one")
+
+
+class TestADirectoryThatHadAStore:
+    """It gets no other one in silence: without its tokens the server would be open to everybody."""
+
+    def test_not_an_empty_database_instead_of_its_own(self, postgres: Postgres, tmp_path: Path, opener: Opener) -> None:
+        (tmp_path / "one").mkdir()
+        bind_house(opener(postgres.new_database()), tmp_path / "one")
+        other = opener(postgres.new_database())
+        with pytest.raises(StoreUnusable, match="this database is empty"):
+            bind_house(other, tmp_path / "one")
+        (tmp_path / "one" / FILE).unlink()
+        bind_house(other, tmp_path / "one")
+
+    def test_not_sqlite_instead_of_a_database(self, postgres: Postgres, tmp_path: Path) -> None:
+        url = postgres.new_database()
+        with open_rota(Settings(tmp_path / "data", database_url=url, simulated=(1, 1))):
+            pass
+        with pytest.raises(CannotStart, match="ROTA_DATABASE_URL"), open_rota(Settings(tmp_path / "data")):
+            pass
+        assert not (tmp_path / "data" / "rota.db").exists()
+
+    def test_not_a_database_instead_of_sqlite(self, postgres: Postgres, tmp_path: Path) -> None:
+        with open_rota(Settings(tmp_path / "data", simulated=(1, 1))):
+            pass
+        settings = Settings(tmp_path / "data", database_url=postgres.new_database(), simulated=(1, 1))
+        for match in (r"are in .*rota\.db", "has been used before"):
+            with pytest.raises(CannotStart, match=match), open_rota(settings):
+                pass
+            for path in (tmp_path / "data").glob("rota.db*"):
+                path.unlink()
+        with open_rota(Settings(tmp_path / "new", database_url=settings.database_url, simulated=(1, 1))):
+            pass
+
+    def test_a_token_that_is_made_before_the_first_start_is_in_the_database(
+        self, postgres: Postgres, tmp_path: Path
+    ) -> None:
+        """Else the server that was to be closed before its first start is open."""
+        data, url = tmp_path / "data", postgres.new_database()
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
+        env = {**outside, "ROTA_DATABASE_URL": url}
+
+        def rota(*words: str) -> str:
+            argv = [sys.executable, "-m", "rota", "token", *words, "--data-dir", str(data)]
+            return subprocess.run(argv, env=env, check=True, capture_output=True, text=True, timeout=100).stdout
+
+        assert rota("create", "--user", "ann", "--role", "admin", "-q").startswith("rota_")
+        assert [one["user"] for one in json.loads(rota("list", "--json"))] == ["ann"]
+        assert not (data / "rota.db").exists()
+
+    def test_a_start_that_was_cut_short_is_no_store(self, postgres: Postgres, tmp_path: Path, opener: Opener) -> None:
+        """The database is told first: a directory without a name is let in again."""
+        store = opener(postgres.new_database())
+        (tmp_path / "one").mkdir()
+        bind_house(store, tmp_path / "one")
+        (tmp_path / "one" / FILE).unlink()
+        bind_house(store, tmp_path / "one")
+        bind_house(store, tmp_path / "one")
 
 
 def test_a_server_on_another_directory_does_not_start(postgres: Postgres, tmp_path: Path) -> None:

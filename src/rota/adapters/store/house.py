@@ -1,8 +1,11 @@
-"""Whose database is it? A shared one belongs to the data directory that holds its attempts and logs.
+"""Whose database is it, and which database does a data directory have?
 
-A server that opened the database from another directory would find none of the attempts there: it would call running
-work lost and start it a second time. So both carry the same random name, and a stranger is refused while anything is
-active. Looked at once, when a server opens.
+A shared one belongs to the data directory that holds its attempts and logs. A server that opened the database from
+another directory would find none of the attempts there: it would call running work lost and start it a second time. So
+both carry the same random name, and a stranger is refused while anything is active.
+
+The other way round, a directory that has had a store must not get a new one in silence: without its runs, GPUs would be
+given out twice, and without its tokens the server would be open to everybody. Looked at once, when a server opens.
 """
 
 from __future__ import annotations
@@ -21,19 +24,48 @@ from rota.adapters.store.store import SqlStore
 from rota.app.ports import StoreUnusable
 from rota.core.run import ACTIVE
 
-FILE = "house-id"
+FILE = "house-id"  # a directory with this file has its store behind a URL
+MADE = "store-made"  # and one with this file in its own rota.db
+SQLITE_FILE = "rota.db"
 KEY = "house"  # of the settings row
+
+
+def must_have_its_store(data_dir: Path) -> None:
+    """Look before the SQLite file of a directory is opened, since opening makes it. Raises StoreUnusable."""
+    if (data_dir / FILE).exists():
+        raise StoreUnusable(
+            f"the runs and tokens of {data_dir} are in another database: set ROTA_DATABASE_URL (or --database-url) as "
+            f"before; to leave them behind and use SQLite, remove {data_dir / FILE}"
+        )
+    path = data_dir / SQLITE_FILE
+    if path.exists() and path.stat().st_size:
+        return
+    if traces := _traces(data_dir):
+        raise StoreUnusable(
+            f"{path} is gone or empty, and {data_dir} has been used before ({', '.join(traces)}); a new one would know "
+            "no run and no token, and be open to everybody. Restore it from a backup, or move the directory away to "
+            "begin anew"
+        )
+
+
+def mark_made(data_dir: Path) -> None:
+    """Remember that a directory has a SQLite store, now that it has been opened."""
+    if not (data_dir / MADE).exists():
+        _write(data_dir, MADE, f"{SQLITE_FILE} was made here\n")
 
 
 def bind_house(store: SqlStore, data_dir: Path) -> None:
     """After opening both, before anything is done with them. Raises StoreUnusable."""
-    mine = _house_id(data_dir)
+    known = _house_id(data_dir)
+    mine = known or secrets.token_hex(16)
     here = f"{socket.gethostname()}:{data_dir}"
     with store.transaction() as connection:
         row = connection.execute(select(s.settings).where(s.settings.c.key == KEY)).one_or_none()
         bound = {} if row is None else rows.loads(row.body)
         if bound.get("id") == mine and bound.get("place") == here:
             return
+        if not bound and _is_empty(connection):
+            _must_not_have_another(data_dir, known)
         active = _active(connection)
         if bound and bound.get("id") != mine and active:
             raise StoreUnusable(
@@ -42,6 +74,39 @@ def bind_house(store: SqlStore, data_dir: Path) -> None:
             )
         body = rows.dumps({"id": mine, "place": here})
         connection.exec_driver_sql(store.upsert_setting, (KEY, body, rows.checksum(KEY, body)))
+    if not known:  # last: a directory with a name must never meet a database that was not told of it
+        _write(data_dir, FILE, f"{mine}\n")
+
+
+def _must_not_have_another(data_dir: Path, known: str) -> None:
+    """An empty database is for a directory that has none yet."""
+    if known:
+        raise StoreUnusable(
+            f"this database is empty, and {data_dir} has had one before; a new one would know no run and no token, and "
+            "be open to everybody. Name the database it had, restore that, or remove "
+            f"{data_dir / FILE} to begin anew"
+        )
+    file = data_dir / SQLITE_FILE
+    if file.exists() and file.stat().st_size:
+        raise StoreUnusable(
+            f"this database is empty, and the runs and tokens of {data_dir} are in {file}; a new one would know none "
+            "of them, and be open to everybody. Leave --database-url (ROTA_DATABASE_URL) out, or move that file away"
+        )
+    if traces := _traces(data_dir):
+        raise StoreUnusable(
+            f"this database is empty, and {data_dir} has been used before ({', '.join(traces)}); name the database it "
+            "had, or move the directory away to begin anew"
+        )
+
+
+def _is_empty(connection: Connection) -> bool:
+    return connection.execute(select(s.events.c.seq).limit(1)).first() is None
+
+
+def _traces(data_dir: Path) -> list[str]:
+    """What a directory that has had a store shows, apart from the store: files, and directories that are not empty."""
+    found = (data_dir / name for name in (MADE, "admin.token", "attempts"))
+    return [path.name for path in found if (any(path.iterdir()) if path.is_dir() else path.exists())]
 
 
 def _active(connection: Connection) -> int:
@@ -51,19 +116,12 @@ def _active(connection: Connection) -> int:
 
 
 def _house_id(data_dir: Path) -> str:
-    """Made once, under the directory's lock; complete or not there."""
+    """The name of the directory; "" = it has none yet."""
     path = data_dir / FILE
     try:
         known = path.read_text("ascii").strip()
     except FileNotFoundError:
-        known = secrets.token_hex(16)
-        new = data_dir / f"{FILE}.new"
-        with new.open("w", encoding="ascii") as file:
-            file.write(f"{known}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        return known
+        return ""
     except (OSError, UnicodeDecodeError) as error:
         raise StoreUnusable(f"cannot read {path}: {error}") from error
     if not re.fullmatch(r"[0-9a-f]{32}", known):
@@ -71,3 +129,13 @@ def _house_id(data_dir: Path) -> str:
             f"{path} does not hold the name of a house; restore it, or remove it while no run is active"
         )
     return known
+
+
+def _write(data_dir: Path, name: str, text: str) -> None:
+    """Under the directory's lock; complete or not there."""
+    new = data_dir / f"{name}.new"
+    with new.open("w", encoding="ascii") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(data_dir / name)

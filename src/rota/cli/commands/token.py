@@ -133,11 +133,14 @@ def _book(server: str, data_dir: Path) -> Iterator[Book]:
 @contextmanager
 def _offline(data_dir: Path) -> Iterator[Book]:
     from rota.app.errors import CannotStart, Refused
+    from rota.config import BadSetting, read_settings
     from rota.main import offline_tokens
 
     try:
-        with offline_tokens(data_dir) as book:
+        # The settings of the server itself: its store may be behind a URL.
+        settings, _ = read_settings({"data_dir": data_dir})
+        with offline_tokens(settings) as book:
             yield book
-    except (CannotStart, Refused) as error:
+    except (BadSetting, CannotStart, Refused) as error:
         say(str(error))
         sys.exit(REFUSED)
