@@ -13,6 +13,7 @@ from rota.api import gate as g
 from rota.api import tokens
 from rota.api.gate import Gate, Known, Turned
 from rota.api.house import House
+from rota.api.tokens import Token
 from rota.app.authz import Principal, Role
 from tests.api.kit import Clock, gate_of, issue, revoke
 
@@ -181,7 +182,7 @@ class TestGuessing:
 
 
 class TestBrowsers:
-    def session(self, house: House, clock: Clock) -> tuple[Gate, str, object]:
+    def session(self, house: House, clock: Clock) -> tuple[Gate, str, Token]:
         gate = gate_of(house.service, clock)
         _, token = issue(house.service, gate)
         cookie = gate.redeem("10.0.0.1", gate.new_code(token.id))
@@ -232,9 +233,35 @@ class TestBrowsers:
     def test_codes_are_bounded(self, house: House) -> None:
         gate = gate_of(house.service)
         _, token = issue(house.service, gate)
+        _, other = issue(house.service, gate, user="ben")
+        others = gate.new_code(other.id)
         codes = [gate.new_code(token.id) for _ in range(g.MAX_CODES + 1)]
-        assert isinstance(gate.redeem("a", codes[0]), Turned), "the oldest had to go"
+        assert isinstance(gate.redeem("a", codes[-g.CODES_OF_ONE - 1]), Turned), "the oldest had to go"
+        assert isinstance(gate.redeem("b", codes[-g.CODES_OF_ONE]), str)
+        assert isinstance(gate.redeem("c", others), str), "and nobody else's"
+
+    def test_codes_of_all_are_bounded(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(g, "MAX_CODES", 2)
+        gate = gate_of(house.service)
+        _, token = issue(house.service, gate)
+        codes = [gate.new_code(token.id) for _ in range(3)]
+        assert isinstance(gate.redeem("a", codes[0]), Turned)
         assert isinstance(gate.redeem("b", codes[1]), str)
+
+    def test_logging_out_ends_that_session_and_no_other(self, house: House) -> None:
+        clock = Clock()
+        gate, cookie, token = self.session(house, clock)
+        other = gate.redeem("10.0.0.1", gate.new_code(token.id))
+        assert isinstance(other, str)
+        gate.end_session(cookie)
+        gate.end_session("nonsense")
+        assert come(gate, cookie=cookie) == g.UNAUTHORISED
+        assert name(come(gate, cookie=other)) == ("ann", "user", "cookie")
+        clock.at += 8 * 86400
+        late = gate.redeem("10.0.0.1", gate.new_code(token.id))
+        assert isinstance(late, str)
+        gate.end_session(late)
+        assert len(gate._ended) == 1, "those that are over by themselves are forgotten"
 
     def test_a_session_ends_after_a_week(self, house: House) -> None:
         clock = Clock()
@@ -246,7 +273,7 @@ class TestBrowsers:
 
     def test_a_session_ends_with_its_token(self, house: House) -> None:
         gate, cookie, token = self.session(house, Clock())
-        revoke(house.service, gate, token)  # type: ignore[arg-type]
+        revoke(house.service, gate, token)
         assert come(gate, cookie=cookie) == g.UNAUTHORISED
 
     def test_it_outlives_a_restart_but_not_another_key(self, house: House) -> None:

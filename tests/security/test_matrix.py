@@ -311,6 +311,7 @@ class TestLogin:
         assert lab.ask("POST", "/runs?dry_run=true", RUN, by="nobody", headers={**jar, **ours}).status == 200
         ended = lab.ask("POST", "/logout", by="nobody", headers={**jar, **ours})
         assert 'rota_session=""' in ended.header("set-cookie")
+        assert lab.ask("GET", "/whoami", by="nobody", headers=jar).status == 401, "also where the cookie was kept"
 
     def test_a_token_logs_in_and_others_do_not(self, cast: Cast) -> None:
         lab = cast.lab

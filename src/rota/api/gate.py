@@ -35,7 +35,7 @@ ANYONE = Principal("anonymous", Role.ADMIN)  # of a server without any token
 CODE_LIVES_S = 3600.0
 SESSION_LIVES_S = 7 * 86400.0
 COOKIE = "rota_session"
-MAX_CODES = 1000
+MAX_CODES, CODES_OF_ONE = 1000, 10  # login links that are out: of all tokens, and of one
 REMEMBERED = 10_000
 
 
@@ -85,6 +85,7 @@ class Gate:
         self._by_hash: dict[str, tokens.Token] = {}
         self._by_id: dict[str, tokens.Token] = {}
         self._codes: OrderedDict[str, tuple[str, float]] = OrderedDict()  # hash of a login code -> (token id, until)
+        self._ended: OrderedDict[str, float] = OrderedDict()  # MAC of a session that was logged out -> its end
         self._guesses = Buckets(login_tries / 60.0, login_tries)
         self._trusted: OrderedDict[tuple[str, str], None] = OrderedDict()  # (source, hash) that were right before
         service.subscribe(self._hear)
@@ -159,8 +160,11 @@ class Gate:
 
     # -- browsers ---------------------------------------------------------------------------------------------------
     def new_code(self, token_id: str) -> str:
-        """For a login link: good once, for an hour. `token_id` may be SHARED_ID."""
+        """For a login link: good once, for an hour. `token_id` may be SHARED_ID. Who makes too many loses their own."""
         code = secrets.token_urlsafe(24)
+        own = [digest for digest, (owner, _) in self._codes.items() if owner == token_id]
+        for digest in own[: max(0, len(own) + 1 - CODES_OF_ONE)]:
+            del self._codes[digest]
         self._codes[tokens.hash_of(code)] = (token_id, self._now() + CODE_LIVES_S)
         if len(self._codes) > MAX_CODES:
             self._codes.popitem(last=False)
@@ -179,8 +183,18 @@ class Gate:
         return self._sign(self._shared_mark, now + SESSION_LIVES_S) if turned is None else turned
 
     def _sign(self, name: str, until: float) -> str:
-        payload = base64.urlsafe_b64encode(json.dumps([name, int(until)]).encode()).decode()
+        # by chance two sessions differ that begin in one second: the end of one is not the end of the other
+        payload = base64.urlsafe_b64encode(json.dumps([name, int(until), secrets.token_hex(8)]).encode()).decode()
         return f"{payload}.{self._mac(payload)}"
+
+    def end_session(self, cookie: str) -> None:
+        """Let a cookie count no longer, wherever it is kept, until this server restarts."""
+        known, now = self._by_cookie(cookie), self._now()
+        if known is None or known.until is None:
+            return
+        while self._ended and (len(self._ended) >= REMEMBERED or next(iter(self._ended.values())) <= now):
+            self._ended.popitem(last=False)
+        self._ended[cookie.rpartition(".")[2]] = known.until
 
     def _mac(self, payload: str) -> str:
         return hmac.new(self._secret, payload.encode("ascii", "replace"), "sha256").hexdigest()
@@ -189,7 +203,9 @@ class Gate:
         payload, _, mac = cookie.partition(".")
         if not hmac.compare_digest(mac.encode("ascii", "replace"), self._mac(payload).encode()):
             return None
-        name, until = json.loads(base64.urlsafe_b64decode(payload))
+        if mac in self._ended:
+            return None
+        name, until = json.loads(base64.urlsafe_b64decode(payload))[:2]
         if self._shared_mark and name == self._shared_mark:
             known = Known(SHARED, "cookie", SHARED_ID, until)
         else:

@@ -153,7 +153,8 @@ async def login(request: Request, house: HouseDep, body: Login) -> Response:
 
 
 @router.post("/logout", summary="End the browser session", responses=faults())
-async def logout() -> Json:
+async def logout(request: Request, house: HouseDep) -> Json:
+    house.gate.end_session(request.cookies.get(COOKIE, ""))
     answer = Json({"message": "Logged out"})
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return answer
