@@ -159,3 +159,9 @@ def test_the_client_loads_nothing_heavy() -> None:
     env = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
     done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, check=False, timeout=60)
     assert done.stdout == b"[]\n", (done.stdout, done.stderr)
+
+
+def test_the_doctor_finds_cgroup_v2_beside_v1() -> None:
+    """There it is mounted below /sys/fs/cgroup, not at it."""
+    mounted = any(line.split()[2] == "cgroup2" for line in Path("/proc/self/mounts").read_text().splitlines())
+    assert ("no cgroup v2 here" not in checkup._cgroup().text) == mounted

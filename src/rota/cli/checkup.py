@@ -224,9 +224,15 @@ def _gpus(nodes: Any) -> Finding:
 
 
 def _cgroup() -> Finding:
-    root = "/sys/fs/cgroup"
-    if not os.path.exists(f"{root}/cgroup.controllers"):
+    root = _unified_mount()
+    if not root:
         return Finding("cgroup", WARN, "no cgroup v2 here: a run's processes are swept by their mark alone")
     if not os.access(root, os.W_OK):
         return Finding("cgroup", OK, "cgroup v2, not ours to use: a run's processes are swept by their mark")
     return Finding("cgroup", OK, "cgroup v2, writable")
+
+
+def _unified_mount() -> str:
+    """Where cgroup v2 is mounted: with v1 beside it, not at /sys/fs/cgroup itself."""
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+        return next((words[1] for line in file if len(words := line.split()) > 2 and words[2] == "cgroup2"), "")
