@@ -5,6 +5,7 @@ from __future__ import annotations
 from rota.core import order
 from rota.core.decide import decide
 from rota.core.plan import Plan, Preempt
+from rota.core.reservation import Reservation
 from rota.core.run import Run, RunState
 from rota.core.snapshot import Snapshot, snapshot
 from rota.core.usage import Shares
@@ -22,6 +23,7 @@ def judge_stops(lab: Lab, plan: Plan) -> None:
         assert victim.attempt.stop is None, "it is going already"
         assert victim.spec.preemptible
         if preempt.for_run in lab.state.reservations:
+            judge_reserved(snap, victim, lab.state.reservations[preempt.for_run])
             continue
         gainer = lab.run(preempt.for_run)
         assert gainer.state is RunState.QUEUED
@@ -33,11 +35,19 @@ def judge_stops(lab: Lab, plan: Plan) -> None:
             judge_stop(snap, preempt, victim, gainer)
 
 
+def judge_reserved(snap: Snapshot, victim: Run, reservation: Reservation) -> None:
+    assert victim.attempt is not None
+    if not victim.spec.filler and victim.attempt.planned_at < reservation.made_at:
+        assert snap.now >= victim.attempt.planned_at + min(snap.policy.min_run_s, 300.0), "it has hardly begun"
+
+
 def judge_stop(snap: Snapshot, preempt: Preempt, victim: Run, gainer: Run) -> None:
     policy = snap.policy
     assert policy.preemption
     assert victim.attempt is not None
     if victim.priority < gainer.priority:
+        if any(past.for_run for past in victim.past):
+            assert snap.now >= victim.attempt.planned_at + min(policy.min_run_s, 300.0), "it was stopped before"
         return
     assert victim.spec.saves, "its work would be lost for one that is no more important"
     assert snap.now >= victim.attempt.planned_at + policy.min_run_s, "it has hardly begun"

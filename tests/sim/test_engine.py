@@ -82,11 +82,11 @@ def test_a_restart_cut_short_has_done_nothing_and_costs_again() -> None:
     jobs = [
         Job("a", 0, 1000, 1, priority=1),
         Job("b", 300, 100, 1, priority=4),
-        Job("c", 430, 50, 1, priority=4),  # a is half a minute into its restart
-        Job("d", 560, 40, 1, priority=4),  # 80 s after its next start: 60 s of restart and 20 s of work
+        Job("c", 430, 50, 1, priority=4),  # a is half a minute into its restart, which it is left alone for
+        Job("d", 590, 40, 1, priority=4),  # 80 s after its next start: 60 s of restart and 20 s of work
     ]
     result = simulate(jobs, ONE, PREEMPT, preempt_cost_s=60)
-    assert spans(result, 0) == [(0, 300), (400, 430), (480, 560), (600, 600 + 60 + 1000 - 300 - 20)]
+    assert spans(result, 0) == [(0, 300), (400, 460), (510, 590), (630, 630 + 60 + 1000 - 300 - 20)]
     assert result.stops == (3, 0, 0, 0)
     useful = sum(one.end_s - result.useful_from(one) for one in result.segments if one.job == 0)
     assert useful == 1000

@@ -33,6 +33,7 @@ from rota.core.policies import las
 from rota.core.policy import Backfill, Ordering
 from rota.core.preempt import Making, Stopping
 from rota.core.progress import bound_s, left_of
+from rota.core.protect import from_higher_if_started_s, from_reservation_until
 from rota.core.queue import Kind, Lane
 from rota.core.quota import Over, over
 from rota.core.resources import Placement, Slice
@@ -83,6 +84,7 @@ class _Pass:
         self.examined = 0
         self.stopped = False
         self.headroom = Headroom(snap)
+        self.left_alone_until = math.inf  # when the next one has had its time of those whose GPUs are reserved
 
     def run(self) -> Plan:
         self.clear_reservations()
@@ -176,6 +178,8 @@ class _Pass:
             return able
         head, ahead = self.snap.runs[self.reserve.run_id], self.reserve.at - self.snap.now
         if run.priority > head.priority or ahead < self.policy.min_run_s:  # nobody can stop it sooner
+            return False
+        if run.priority < head.priority and ahead < from_higher_if_started_s(self.policy, run):
             return False
         if self.turns.owed(run) is not None:  # or it would be back before that one, if only it may pass
             return False
@@ -315,7 +319,8 @@ class _Pass:
         self.stops().drop(making)
 
     def clear_reservations(self) -> None:
-        """A reservation begins: what can be stopped on its GPUs is, unless it is the reservation's own."""
+        """A reservation begins: what can be stopped on its GPUs is, unless it is the reservation's own. Who started
+        before it was made is left alone for its time (`protect`)."""
         asked: set[str] = set()
         for one in self.snap.reservations:
             if not one.active(self.snap.now):
@@ -327,11 +332,17 @@ class _Pass:
                 assert attempt is not None
                 there = any(kept.get(part.node, 0) & part.gpus for part in attempt.placement)
                 if there and attempt.stop is None and run.spec.reservation != one.id and run_id not in asked:
+                    until = from_reservation_until(self.policy, run, one.made_at)
+                    if until > self.snap.now:
+                        self.left_alone_until = min(until, self.left_alone_until)
+                        continue
                     asked.add(run_id)
                     self.preempts.append(Preempt(run_id, attempt.id, one.id))
 
     def look_again_at(self) -> float | None:
-        moments = [] if self.headroom.until is None else [self.headroom.until]
+        moments = [self.left_alone_until]
+        if self.headroom.until is not None:
+            moments.append(self.headroom.until)
         if self.stopping is not None:
             moments += [*self.stopping.protected.values(), self.stopping.look_again_at]
         if self.ordering is Ordering.LAS and len(self.snap.queue) > len(self.starts):

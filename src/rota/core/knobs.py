@@ -24,7 +24,12 @@ KNOBS = (
     ),
     Knob("default_duration_seconds", "default_expected_s", "How long a run lasts of which nothing is known."),
     Knob("enable_correction", "corrects", "Correct declared times by what runs declared alike turned out to take."),
-    Knob("min_run_seconds", "min_run_s", "No run is stopped sooner after its start, except for a higher priority."),
+    Knob(
+        "min_run_seconds",
+        "min_run_s",
+        "No run is stopped sooner after its start, longer after every stop. For a higher priority it counts once the "
+        "run was stopped before, for a reservation if the run started before that was made, and for 5 min at most.",
+    ),
     Knob("restart_cost_seconds", "restart_cost_s", "GPU time believed to be lost with every stop."),
     Knob(
         "max_reserved_gpu_seconds",

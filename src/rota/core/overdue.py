@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rota.core.grace import kill_at, limit_at
 from rota.core.policy import Policy
+from rota.core.protect import from_reservation_until, gone_for_reservation_by
 from rota.core.reservation import Reservation
 from rota.core.resources import Placement
 from rota.core.run import Cause, Run
@@ -53,9 +54,22 @@ def overdue(policy: Policy, run: Run, now: float, reservation: Reservation | Non
         return Overdue(run.id, run.user, since, max(now, killed_at), text)
     if reservation is None or not reservation.active(now) or run.spec.reservation == reservation.id:
         return None
+    if run.spec.stoppable:
+        return _left_alone(policy, run, now, reservation)
     bound = "it has no time limit" if killed_at is None else f"its time limit ends it in {about(killed_at - now)}"
     text = f"{_named(run)} holds its GPUs {about(now - reservation.start)} into the reservation {reservation.id}"
     return Overdue(run.id, run.user, reservation.start, killed_at, f"{text}; {bound}; {_remedy(run)}")
+
+
+def _left_alone(policy: Policy, run: Run, now: float, reservation: Reservation) -> Overdue:
+    """It started shortly before the reservation was made, and is asked to end when it has had its time."""
+    asked_at = max(now, from_reservation_until(policy, run, reservation.made_at))
+    text = (
+        f"{_named(run)} holds its GPUs {about(now - reservation.start)} into the reservation {reservation.id}: it had "
+        f"only just started when that was made, and is asked to end in {about(asked_at - now)}; {_remedy(run)}"
+    )
+    until = max(now, gone_for_reservation_by(policy, run, reservation))
+    return Overdue(run.id, run.user, reservation.start, until, text)
 
 
 def holds(run: Run, placement: Placement) -> bool:

@@ -66,7 +66,7 @@ class Policy:
     # what was declared is corrected by what runs declared alike turned out to take
     corrects: bool = field(default=True, metadata={"was": False})
     margin: float = 1.5  # under srtf, las and auto: by how much more urgent one must be to stop another
-    min_run_s: float = 60.0  # nobody is stopped sooner than this after a start
+    min_run_s: float = 60.0  # nobody is stopped sooner than this after a start (core/protect.py)
     restart_cost_s: float = 60.0  # GPU time believed to be lost with every stop
     patience: float = 1.0  # under auto: after waiting this share of its declared time a run is twice as urgent
     express: float = 0.25  # under auto: times the square root of all GPUs are left to short runs (core/express.py)

@@ -2,9 +2,9 @@
 
 Who is more urgent depends on the ordering. Where it has a standing (srtf, las, auto), one may be stopped whose standing
 is worse by `margin`, if it keeps its work in checkpoints; under every ordering, whatever is preemptible may be stopped
-for a higher priority; and a filler is stopped for anybody. For one of its own priority nobody is stopped within
-`min_run_s` of a start, longer after every stop. An attempt that is already stopping is never stopped twice: its GPUs
-count as coming back.
+for a higher priority; and a filler is stopped for anybody. How long a run is left alone after a start is in `protect`.
+Where only that keeps a run of a higher priority waiting, what is free of its room is kept for it. An attempt that is
+already stopping is never stopped twice: its GPUs count as coming back.
 
 Of those who may be stopped, the fewest GPU-seconds lost are wanted: node by node the least urgent are taken until the
 run would fit, and the node is chosen where that costs least.
@@ -13,6 +13,7 @@ run would fit, and the node is chosen where that costs least.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from rota.core.place import place, shares
 from rota.core.plan import Preempt
 from rota.core.policies import auto
 from rota.core.policy import Ordering, Policy
+from rota.core.protect import from_equals_until, from_higher_until
 from rota.core.resources import Placement, Request, Slice, gpu_count
 from rota.core.run import Attempt, Cause, Run
 from rota.core.snapshot import Snapshot
@@ -31,7 +33,6 @@ from rota.core.usage import Shares
 
 INFINITE = math.inf
 LOOK_S = 60.0  # the least time between two looks that nothing but waiting is the reason for
-LONGER = 2  # doublings of min_run_s, one for each stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Making:
 
     victims: tuple[Preempt, ...]
     spot: Placement
+    awaited: tuple[str, ...] = ()  # runs that are left alone for now, and asked to go after that
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class Stopping:
         self.snap, self.policy, self._shares = snap, snap.policy, shares
         self.moving = self.policy.ordering in order.MOVING
         self.protected: dict[str, float] = {}  # who could be stopped but for having only just started, until when
+        self.alone: dict[str, float] = {}  # whom even a higher priority leaves alone, until when
         self.look_again_at = INFINITE  # when somebody could be stopped whom only waiting will make the less urgent
         self.going: list[Placement] = []  # what those hold who are stopping
         self.promised: list[Placement] = []  # and what of that is for somebody already
@@ -93,6 +96,9 @@ class Stopping:
             self.back_first = min(self.back_first, self.standing(run))
 
     def _add(self, run: Run, attempt: Attempt) -> None:
+        until = from_higher_until(self.policy, run)
+        if until > self.snap.now:
+            self.alone[run.id] = until
         lost_s = self.policy.restart_cost_s
         if not run.saves:
             lost_s += max(0.0, self.snap.now - attempt.planned_at)
@@ -108,11 +114,12 @@ class Stopping:
         """Its victims go, and what they give back is spoken for."""
         # only the GPUs: CPUs and memory were all taken off the board when they were kept for it
         self.promised.append(tuple(Slice(part.node, part.gpus) for part in making.spot))
-        gone = {victim.run_id for victim in making.victims}
+        gone = {*(victim.run_id for victim in making.victims), *making.awaited}
         for holders in (self.fillers, self.ranked, self.plain) if gone else ():
             going = [one for one in holders if one.run.id in gone]
-            self.going += [one.placement for one in going]
-            self.back_first = min(self.back_first, *(one.standing for one in going), INFINITE)
+            if not making.awaited:  # else they stay for now
+                self.going += [one.placement for one in going]
+                self.back_first = min(self.back_first, *(one.standing for one in going), INFINITE)
             holders[:] = [one for one in holders if one.run.id not in gone]
 
     def later(self, board: Board, going: Iterable[Placement] | None = None) -> Board:
@@ -123,11 +130,13 @@ class Stopping:
         return later
 
     def choose(self, board: Board, run: Run, standing: float, hidden: Mapping[str, int]) -> Making | None:
-        """None = not even stopping all who may be stopped would do. No victims = what is stopping already suffices.
+        """None = not even stopping all who may be stopped would do. No victims = what is stopping already suffices, or
+        they have not had their time.
         `hidden`: GPUs that it may not have, so nobody is stopped for them."""
         able = [one for one in self._able(run, standing) if _seen(one.placement, hidden)]
+        alone = [one for one in self._alone(run, standing) if _seen(one.placement, hidden)]
         going = [placement for placement in self.going if _seen(placement, hidden)]
-        if not able and not going:
+        if not able and not going and not alone:
             self._look_again(run, standing)
             return None
         later = self.later(board, going)
@@ -136,13 +145,31 @@ class Stopping:
             return Making((), spot)
         if standing > self.back_first:
             return None  # that one will stand before it and may want the same room: whom to stop is seen then
-        victims = _cheapest(later, run.spec.request, able) or _greedy(later, run.spec.request, able)
+        victims = _fewest(later, run.spec.request, able)
         if victims is None:
-            self._look_again(run, standing)
+            waiting = self._wait(later, run, able, alone) if alone else None
+            if waiting is None:
+                self._look_again(run, standing)
+            return waiting
+        return Making(tuple(asked(one.run, run) for one in victims), _spot(later, run.spec.request, victims))
+
+    def _wait(self, later: Board, run: Run, able: list[Holder], alone: list[Holder]) -> Making | None:
+        """Keep the room that it will have first, once those who are left alone have had their time. The sooner that is
+        the better: a choice by cost could move to one that started later, and so on without end."""
+        alone.sort(key=lambda one: self.alone[one.run.id])
+        request = run.spec.request
+        count = bisect_left(
+            range(len(alone) + 1),
+            True,
+            key=lambda count: place(later.after([one.placement for one in able + alone[:count]]), request) is not None,
+        )
+        victims = _fewest(later, request, able + alone[:count]) if count <= len(alone) else None
+        if victims is None:
             return None
-        spot = place(later.after([one.placement for one in victims]), run.spec.request)
-        assert spot is not None
-        return Making(tuple(asked(one.run, run) for one in victims), spot)
+        for one in victims:
+            if one.run.id in self.alone:
+                self._protect(one.run, self.alone[one.run.id])
+        return Making((), _spot(later, request, victims), tuple(one.run.id for one in victims))
 
     def _look_again(self, run: Run, standing: float) -> None:
         """Under auto it grows more urgent by waiting: when could it stop the next one?"""
@@ -167,7 +194,8 @@ class Stopping:
         for one in self.plain:
             if one.run.priority >= run.priority:
                 break
-            if self.policy.ordering is not Ordering.AUTO or one.standing > standing:  # priority is a part of that
+            less_urgent = self.policy.ordering is not Ordering.AUTO or one.standing > standing  # priority is part of it
+            if less_urgent and (protected or one.run.id not in self.alone):
                 able.append(one)
         enough = self.policy.margin * standing
         for one in self.ranked:
@@ -175,21 +203,40 @@ class Stopping:
                 break
             if one.run.priority > run.priority:
                 continue  # it would be stopped in turn for that one
-            if protected or one.run.priority < run.priority or self._has_had_its_time(one.run):
+            if protected or self._may_stop(run, one.run):
                 able.append(one)
         return able
 
-    def _has_had_its_time(self, run: Run) -> bool:
-        """Its start is paid for, and it has got on; the more often it was stopped, the longer it is left alone, or two
-        that are about as urgent could stop each other without end."""
-        assert run.attempt is not None
-        again = run.attempt.number - 1
-        alone_s = self.policy.min_run_s * (1 << min(again, LONGER)) + (self.policy.restart_cost_s if again else 0.0)
-        until = max(_since(run) + alone_s, math.nextafter(_since(run), INFINITE))  # never in the moment it started
+    def _alone(self, run: Run, standing: float) -> list[Holder]:
+        """Who could be stopped for it by its priority, and is left alone for now."""
+        if not self.alone:
+            return []
+        there = self._able(run, standing, protected=True)
+        return [one for one in there if one.run.priority < run.priority and one.run.id in self.alone]
+
+    def _may_stop(self, run: Run, one: Run) -> bool:
+        """Has that one, of the run's own priority or below, had its time?"""
+        if one.priority < run.priority:
+            return one.id not in self.alone
+        until = from_equals_until(self.policy, one)
         if until <= self.snap.now:
             return True
-        self.protected[run.id] = until
+        self._protect(one, until)
         return False
+
+    def _protect(self, run: Run, until: float) -> None:
+        self.protected[run.id] = min(until, self.protected.get(run.id, INFINITE))
+
+
+def _fewest(board: Board, request: Request, able: list[Holder]) -> list[Holder] | None:
+    """Whom to stop of them; None = not even all would do."""
+    return _cheapest(board, request, able) or _greedy(board, request, able)
+
+
+def _spot(board: Board, request: Request, victims: list[Holder]) -> Placement:
+    spot = place(board.after([one.placement for one in victims]), request)
+    assert spot is not None
+    return spot
 
 
 def _cheapest(board: Board, request: Request, able: list[Holder]) -> list[Holder] | None:

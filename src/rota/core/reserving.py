@@ -2,7 +2,8 @@
 
 No other reservation may have them at any moment of it. Among those that are left, the ones that will be free when it
 begins are wanted: what is free, or expected to be by then; after that what preemptible work holds, which is stopped at
-the start; and only then what is expected to come free later, the soonest first. Within each the placer decides as it
+the start, or soon after it where it has only just started; and only then what is expected to come free later, the
+soonest first. Within each the placer decides as it
 does for a run: best fit, whole nodes, lowest numbers.
 """
 
@@ -14,6 +15,7 @@ from bisect import bisect_left
 from rota.core.board import Board, Layout
 from rota.core.overdue import overdue
 from rota.core.place import place
+from rota.core.protect import from_reservation_until
 from rota.core.reservation import Reservation
 from rota.core.resources import Placement, Request, Slice
 from rota.core.state import State
@@ -74,12 +76,18 @@ def _of(board: Board, placement: Placement) -> Placement:
 
 def _held_at(state: State, start: float, now: float) -> list[Placement]:
     """What is expected to be held still when it begins; first in the list is first to go."""
-    yielding: list[Placement] = []
+    yielding: list[tuple[float, Placement]] = []
     others: list[Placement] = []
     for (expected_end, run_id), (_, placement) in zip(state.timeline, state.timeline.given_back(), strict=True):
-        late, end = overdue(state.policy, state.runs[run_id], now), expected_end
+        run = state.runs[run_id]
+        late, end = overdue(state.policy, run, now), expected_end
         if late is not None:
             end = math.inf if late.until is None else late.until
-        if end > start or start <= now:  # what is late now will have ended by some later time
-            (yielding if state.runs[run_id].spec.stoppable else others).append(placement)
-    return [*yielding, *others]
+        if end <= start and start > now:  # what is late now will have ended by some later time
+            continue
+        if run.spec.stoppable:
+            yielding.append((max(start, from_reservation_until(state.policy, run, now)), placement))
+        else:
+            others.append(placement)
+    yielding.sort(key=lambda one: one[0])  # stable: else the soonest to end first, as the timeline has them
+    return [*(placement for _, placement in yielding), *others]

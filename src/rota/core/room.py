@@ -15,6 +15,7 @@ from rota.core.overdue import holds, overdue
 from rota.core.place import could_ever_fit, place
 from rota.core.plan import Plan, Reserve
 from rota.core.preempt import Stopping
+from rota.core.protect import MOST_S
 from rota.core.reason import SHOWN, Reason, describe
 from rota.core.resources import Placement, Request, Slice
 from rota.core.run import Run
@@ -42,6 +43,8 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
             return [_kept(zones, snap, request, zone), *_overdue(zones, snap, run, zone), *_stopping(snap, run, board)]
         standing_back, spare = _short_first(snap, run)
         spot = reserve(snap, snap.board, run, [], zones, spare=spare) or reserve(snap, snap.board, run, [], zones)
+        if spot is None and zone[:1] == ("only",) and place(zones.seen(Board(snap.board.layout), zone), request):
+            return [_kept(zones, snap, request, zone), *_overdue(zones, snap, run, zone), *_stopping(snap, run, board)]
         if spot is None:
             out = ", ".join(node.id for node in state.nodes.values() if node.drained or not node.alive) or "unfit GPUs"
             return [Reason("nodes", f"{describe(request)} would need nodes that are out of service: {out}")]
@@ -131,7 +134,15 @@ def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
     policy = snap.policy
     shares = Shares(snap.usage, snap.load, snap.now, policy.half_life_s, snap.board.layout.gpus)
     stopping = Stopping(snap, shares)
-    if stopping.choose(board, run, stopping.standing(run), {}) is not None or not stopping.protected:
+    making = stopping.choose(board, run, stopping.standing(run), {})
+    if making is not None and making.awaited:
+        again = tuple(run_id for run_id in making.awaited if run_id in stopping.alone)
+        text = (
+            "who makes way for it was stopped before and has only just started again: it is left alone for at most "
+            f"{told(MOST_S)} after that, and what is free is kept for this one"
+        )
+        return [Reason("protected", text, again[:SHOWN], max(stopping.alone[run_id] for run_id in again))]
+    if making is not None or not stopping.protected:
         return []
     text = "who could make way for it has only just started, and is left alone for a while"
     return [Reason("protected", text, tuple(stopping.protected)[:SHOWN], min(stopping.protected.values()))]

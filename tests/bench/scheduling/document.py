@@ -251,8 +251,9 @@ KNOBS = (
     ("express", "this times the square root of all GPUs are left to runs of at most 4 h by longer ones that "
      "nobody can stop; 0 = none"),
     ("margin", "how many times more urgent one must be to stop another; more = fewer stops"),
-    ("min_run_seconds", "nobody is stopped sooner after a start. Set it to a few times what your jobs "
-     "need to load their data"),
+    ("min_run_seconds", "nobody is stopped sooner after a start, longer after every stop; for a higher priority "
+     "only once it was stopped before, and 5 min at most. Set it to a few times what your jobs need to load "
+     "their data"),
     ("restart_cost_seconds", "GPU time believed to be lost with every stop"),
     ("half_life_seconds", "what a person used counts half after this long, in the share of auto and "
      "under fair_share"),

@@ -17,6 +17,7 @@ from rota.app.views import View
 from rota.core.grace import longest_s
 from rota.core.node import Node
 from rota.core.overdue import Overdue, overdue
+from rota.core.protect import from_reservation_until, gone_for_reservation_by
 from rota.core.reservation import Reservation
 from rota.core.resources import Placement, Slice, bits
 from rota.core.run import Run
@@ -134,11 +135,15 @@ class Calendar:
                 continue
             late = overdue(self.view.policy, run, self._now)
             end = run.attempt.expected_end
+            stays = not run.spec.stoppable  # else it is asked to end at the start, or when it has had its time
             if late is not None:
-                end = found.end if late.until is None else late.until
+                end, stays = found.end if late.until is None else late.until, True
+            elif not stays:
+                end = min(end, gone_for_reservation_by(self.view.policy, run, found))
+                stays = from_reservation_until(self.view.policy, run, found.made_at) > found.start
             if found.start <= self._now:
                 yield max(end, self._now), run
-            elif end > found.start and (late is not None or not run.spec.preemptible):
+            elif end > found.start and stays:
                 yield end, run
 
     def _overdue(self, found: Reservation, blockers: list[tuple[float, Run]]) -> Iterator[tuple[Run, Overdue]]:
