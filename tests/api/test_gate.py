@@ -6,11 +6,12 @@ import base64
 import json
 import os
 import pwd
+from pathlib import Path
 
 import pytest
 
+from rota.api import assemble, tokens
 from rota.api import gate as g
-from rota.api import tokens
 from rota.api.gate import Gate, Known, Turned
 from rota.api.house import House
 from rota.api.tokens import Token
@@ -26,6 +27,16 @@ def come(gate: Gate, secret: str | None = None, **more: object) -> Known | Turne
 def name(found: Known | Turned) -> tuple[str, str, str]:
     assert isinstance(found, Known), found
     return found.who.name, found.who.role.value, found.by
+
+
+@pytest.mark.parametrize("left", [b"", b"short"])
+def test_a_signing_key_that_was_cut_short_is_replaced(tmp_path: Path, left: bytes) -> None:
+    """Anybody could sign sessions with an empty one."""
+    path = tmp_path / "session.key"
+    path.write_bytes(left)
+    secret = assemble._own_secret(path)
+    assert len(secret) == 32
+    assert (path.read_bytes(), assemble._own_secret(path)) == (secret, secret)
 
 
 class TestOpenAndClosed:

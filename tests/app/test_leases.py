@@ -83,8 +83,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def taken(house: House, who: Principal, pid: int) -> str:
-    return leases(house).ask(Caller(who, 0), pid, 0).granted.result(PATIENCE_S).run_id
+def taken(house: House, who: Principal, pid: int, gpus: int = 0) -> str:
+    return leases(house).ask(Caller(who, 0), pid, gpus).granted.result(PATIENCE_S).run_id
 
 
 def waits(house: House) -> list[Run]:
@@ -679,6 +679,41 @@ def test_a_record_that_was_lost_is_written_again(house, person):
     assert house.run(run_id).state is S.RUNNING
     end(process)
     assert house.wait(run_id).state is S.SUCCEEDED
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"pid": "x", "brood": 3}', b"\0" * 100])
+@pytest.mark.parametrize("ended", [False, True], ids=["lease", "its end"])
+def test_a_damaged_record_neither_ends_a_lease_nor_keeps_the_server_from_starting(house, person, content, ended):
+    process = person()
+    run_id = taken(house, MYSELF, process.pid, 2)
+    house.in_state(run_id, S.RUNNING)
+    house.close()
+    (house.data / "leases" / ("ended" if ended else "") / f"{run_id}-1").write_bytes(content)
+    house.open()
+    assert house.run(run_id).state is S.RUNNING
+    assert house.free() == 6, "its GPUs are nobody else's"
+    house.do(Cancel(run_id), MYSELF)
+    assert house.wait(run_id).state is S.CANCELLED
+    assert process.wait(60) != 0
+
+
+def test_a_cancelled_holder_that_lives_keeps_its_gpus_though_its_record_is_damaged(house, person):
+    deaf = "trap '' TERM; echo deaf; while :; do sleep 1000; done"
+    process = person("sh", "-c", deaf, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    run_id = taken(house, MYSELF, process.pid, 2)
+    house.in_state(run_id, S.RUNNING)
+    house.do(Cancel(run_id), MYSELF)
+    house.close()
+    assert process.poll() is None
+    (house.data / "leases" / f"{run_id}-1").write_bytes(b"{}")
+    house.open()
+    assert (house.free(), process.poll()) in ((6, None), (8, -signal.SIGKILL))
+    house.do(Cancel(run_id, grace_s=0.0), MYSELF)
+    assert house.wait(run_id).state is S.CANCELLED
+    assert process.wait(60) == -signal.SIGKILL
+    process.stdout.close()
 
 
 SERVER = """

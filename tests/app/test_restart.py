@@ -46,6 +46,23 @@ def test_what_ended_while_nobody_looked_is_charged_to_its_own_end(house, monkeyp
     assert past.started_at <= past.ended_at
 
 
+@pytest.mark.parametrize("name", ["pid", "exit", "lock", "stop", "dropped"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\0" * 100, b'{"start": "x"}', b'{"cause": "exited"}'])
+def test_a_server_starts_whatever_a_record_of_a_running_job_holds(house, name, content):
+    run_id, gate = house.gated(2)
+    house.in_state(run_id, RunState.RUNNING)
+    attempt = house.run(run_id).attempt
+    house.close()
+    (house.data / "attempts" / attempt.id / name).write_bytes(content)
+    house.open()
+    assert house.run(run_id).state is RunState.RUNNING
+    assert (alive(attempt.pid), house.free()) == (True, 6), "its GPUs are nobody else's while it lives"
+    gate.open()
+    run = house.wait(run_id)
+    assert (run.state, run.attempts_made) == (RunState.SUCCEEDED, 1)
+    assert house.free() == 8
+
+
 def test_a_job_runs_on_while_nobody_looks_and_is_adopted(house):
     run_id, gate = house.gated(2, after="echo still here; exit 5")
     house.in_state(run_id, RunState.RUNNING)

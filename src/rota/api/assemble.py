@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import secrets
@@ -28,10 +29,13 @@ from rota.config import Settings, default_data_dir
 from rota.core.policy import Ordering, Policy
 from rota.core.presets import named
 
+log = logging.getLogger(__name__)
+
 HOUSE = Principal("rota", Role.ADMIN)
 PLAIN_NAMES = ("priority", "fcfs", "sjf", "fair_share")
 STARTED_PAUSED = "the server was started with scheduling off"
 ADMIN_TOKEN = "admin.token"  # noqa: S105 - the name of a file
+SECRET_BYTES = 32
 FIRST_UID = 1000  # of people, by custom
 
 
@@ -92,13 +96,18 @@ def _named(name: str, policy: Policy) -> Policy:
 
 
 def _own_secret(path: Path) -> bytes:
-    """Signs browser sessions, so that they outlive a restart."""
+    """Return what signs browser sessions, so that they outlive a restart. One that was cut short could be guessed."""
     try:
-        return path.read_bytes()
+        secret = path.read_bytes()
     except FileNotFoundError:
-        secret = secrets.token_bytes(32)
-        _write(path, secret)
-        return secret
+        pass
+    else:
+        if len(secret) >= SECRET_BYTES:
+            return secret
+        log.error("%s is damaged: a new one is made, and people have to log in again", path)
+    secret = secrets.token_bytes(SECRET_BYTES)
+    _write(path, secret)
+    return secret
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -115,7 +124,7 @@ def admin_token(house: House) -> tokens.Token:
     """The one whose secret lies in the data directory; made the first time, and again when it is no longer good."""
     path = house.settings.data_dir / ADMIN_TOKEN
     try:
-        digest = tokens.hash_of(path.read_text().strip())
+        digest = tokens.hash_of(path.read_text("utf-8", errors="replace").strip())
     except FileNotFoundError:
         digest = ""
     now = time.time()

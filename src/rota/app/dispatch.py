@@ -58,7 +58,8 @@ def stop(backend: Backend, run: Run) -> None:
     assert attempt is not None
     assert attempt.stop is not None
     asked = attempt.stop
-    backend.stop(attempt.id, StopOrder(asked.cause.value, asked.signal, asked.grace_s, run.spec.saves))
+    order = StopOrder(asked.cause.value, asked.signal, asked.grace_s, run.spec.saves, run.spec.holder)
+    backend.stop(attempt.id, order)
 
 
 def _environment(run: Run, attempt: Attempt, site: Site) -> Mapping[str, str]:

@@ -55,6 +55,7 @@ class StopOrder:
     signal: int = 15
     grace_s: float = 10.0
     saves: bool = False  # it is said to save when it hears `signal`: one that has no handler for it has lost its work
+    holder: Holder | None = None  # of a lease: who it is where its record was damaged
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,16 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rota.adapters.backends import confine, procs, records, tracers
+from rota.adapters.backends import confine, damaged, inside, procs, records, tracers
 from rota.core.run import Cause, Exit
 
 log = logging.getLogger(__name__)
 BURIAL_S = 5.0
+CAUSES = frozenset(map(str, Cause))
+LOCKS = "/proc/locks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +61,39 @@ def read_exit(directory: str) -> Exit | None:
 
 
 def exit_in(path: str) -> Exit | None:
+    """Return the end on record; None when there is none, or none that can be read. That proves no end: a supervisor
+    that lives writes a whole one."""
     record = records.read(path)
     if record is None:
         return None
-    try:
-        return Exit(
-            cause=Cause(record["cause"]),
-            code=record["code"],
-            signal=record["signal"],
-            message=record["message"],
-            oom=record["oom"],
-            started_tick=record["started_tick"],
-            ended_tick=record["ended_tick"],
-            warned=bool(record.get("warned")),  # older ones do not say
-            killed=bool(record.get("killed")),
-        )
-    except (KeyError, ValueError, TypeError) as error:  # not written by us: an end all the same
-        return Exit(Cause.LOST, message=f"its exit record cannot be read: {error!r}")
+    end = _exit_of(record)
+    if end is None:
+        damaged.say(path, "it counts for nothing; the attempt ends when none of its processes is left")
+    return end
+
+
+def _exit_of(record: Mapping[str, Any]) -> Exit | None:
+    code, number = record.get("code"), record.get("signal")
+    ticks = [record.get("started_tick"), record.get("ended_tick")]
+    if not (
+        record.get("cause") in CAUSES
+        and all(each is None or records.is_whole_number(each) for each in (code, number))
+        and all(each is None or records.is_number(each) for each in ticks)
+        and isinstance(record.get("message"), str)
+        and isinstance(record.get("oom"), bool)
+    ):
+        return None
+    return Exit(
+        cause=Cause(record["cause"]),
+        code=code,
+        signal=number,
+        message=record["message"],
+        oom=record["oom"],
+        started_tick=ticks[0],
+        ended_tick=ticks[1],
+        warned=bool(record.get("warned")),  # older ones do not say
+        killed=bool(record.get("killed")),
+    )
 
 
 def veto(root: str, attempt_id: str, end: Exit) -> bool:
@@ -97,18 +115,25 @@ def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None
     (yet)."""
     directory = records.attempt_dir(root, attempt_id)
     claim = records.read(f"{directory}/lock") or {}
-    if claim.get("boot_id") == procs.boot_id():
-        record = records.read(f"{directory}/pid") or {}
-        uid = _account(directory, record)
-        if not _sweep(attempt_id, uid, str(claim.get("cgroup") or ""), timeout_s):
-            return None
-        for group in claim.get("limits") or ():  # older claims have none
-            confine.discard(str(group))
-        started = record.get("tick")
-        end = Exit(Cause.LOST, None, None, "its supervisor was killed", False, started, procs.boottime())
-    else:  # nothing of it can be alive, and its cgroup's name, its pids and its ticks mean others now, or nothing
+    record = records.read(f"{directory}/pid")
+    boots = {each for each in (claim.get("boot_id"), (record or {}).get("boot_id")) if isinstance(each, str)}
+    if boots and procs.boot_id() not in boots:
+        # nothing of it can be alive, and its cgroup's name, its pids and its ticks mean others now, or nothing
         end = Exit(Cause.LOST, message="the machine was restarted")
-    records.publish(directory, "exit", records.dump(exit_record(end)), durable=True, replace=False)
+    else:
+        if not _sweep(attempt_id, _account(directory, record), _group(directory, claim, record or {}), timeout_s):
+            return None
+        limits = claim.get("limits")
+        for group in limits if isinstance(limits, list) else ():  # older claims have none
+            if _is_group(group):
+                confine.discard(group)
+        started = (record or {}).get("tick")
+        started = started if records.is_number(started) else None
+        end = Exit(Cause.LOST, None, None, "its supervisor was killed", False, started, procs.boottime())
+    unreadable = records.read(f"{directory}/exit") is not None and read_exit(directory) is None
+    if unreadable:  # nobody holds the lock, so nobody writes a better one
+        end = replace(end, message="its exit record cannot be read")
+    records.publish(directory, "exit", records.dump(exit_record(end)), durable=True, replace=unreadable)
     return read_exit(directory)
 
 
@@ -117,22 +142,41 @@ def sweep(attempt_id: str, uid: int) -> None:
     procs.kill_marked(attempt_id, uid, time.monotonic() + BURIAL_S)
 
 
-def _sweep(attempt_id: str, uid: int, group: str, timeout_s: float) -> bool:
+def _sweep(attempt_id: str, uid: int | None, group: str, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     if (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, uid, deadline):
         return True
-    for text in tracers.end({*confine.members(group), *procs.marked(attempt_id, uid)}, uid):
+    left = procs.marked(attempt_id, uid)
+    for text in tracers.end({*confine.members(group), *left}, uid) if uid is not None else ():
         log.warning("%s: %s", attempt_id, text)
     return False
 
 
-def _account(directory: str, record: Mapping[str, Any]) -> int:
-    """The user id that the attempt's processes have. It is recorded before any process runs as another account; a
-    record of an older version lacks it, but its log belongs to that account."""
-    if "uid" in record:
-        return int(record["uid"])
-    if not record:
+def _group(directory: str, claim: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+    """The cgroup of its processes; empty where there is none."""
+    if not isinstance(claim.get("cgroup"), str):
+        damaged.say(f"{directory}/lock", "what is left of its attempt is found by its pid record and its mark")
+    for group in (claim.get("cgroup"), record.get("cgroup")):
+        if _is_group(group):
+            return str(group)
+    return ""
+
+
+def _is_group(name: object) -> bool:
+    """Is it a group of a Rota server? All that is in it will be killed."""
+    return isinstance(name, str) and inside.GROUP.search(name) is not None and ".." not in name
+
+
+def _account(directory: str, record: Mapping[str, Any] | None) -> int | None:
+    """The user id that the attempt's processes have; None when it cannot be told. It is recorded before any process
+    runs as another account; a record of an older version lacks it, but its log belongs to that account."""
+    if record is None:
         return os.geteuid()
+    if records.is_whole_number(record.get("uid")):
+        return int(record["uid"])
+    if "uid" in record or not _is_whole(record):
+        damaged.say(f"{directory}/pid", "its attempt is over, and processes of any account that carry its mark end")
+        return None
     try:
         return os.stat(f"{directory}/log", follow_symlinks=False).st_uid
     except FileNotFoundError:  # somebody removed it, to make room perhaps: only its group tells now what is left of it
@@ -156,6 +200,43 @@ def exit_record(end: Exit) -> Mapping[str, Any]:
 
 def _held(directory: str) -> Held:
     record = records.read(f"{directory}/pid")
-    if record is None or record["start"] is None:
+    if record is None or ("start" in record and record["start"] is None):
         return Held(None, None)
-    return Held((record["pid"], record["start"]), record["tasks"][0])
+    if _is_whole(record):
+        return Held((record["pid"], record["start"]), record["tasks"][0])
+    shim = _lock_holder(directory)
+    found = f"process {shim[0]} holds its lock and is its supervisor" if shim else "its supervisor cannot be found"
+    ends = "a stop is sent there" if shim else "no stop reaches it, but its time limit does"
+    damaged.say(f"{directory}/pid", f"the attempt runs on; {found}, so {ends}")
+    return Held(shim, None)
+
+
+def _is_whole(record: Mapping[str, Any]) -> bool:
+    tasks = record.get("tasks")
+    return (
+        records.is_whole_number(record.get("pid"))
+        and records.is_whole_number(record.get("start"))
+        and isinstance(tasks, list)
+        and bool(tasks)
+        and records.is_whole_number(tasks[0])
+    )
+
+
+def _lock_holder(directory: str) -> tuple[int, int] | None:
+    """Return pid and start time of the supervisor that holds the lock, as the kernel names it; None when it does not
+    tell. Inode numbers repeat on other file systems, so the process must also be a supervisor of this directory."""
+    root = os.path.dirname(os.path.dirname(directory))
+    try:
+        inode = str(os.stat(f"{directory}/lock", follow_symlinks=False).st_ino)
+        with open(LOCKS, encoding="ascii") as file:
+            lines = [line.split() for line in file]
+        # number, kind, advisory, access, pid, device:inode, ...
+        pids = [int(each[4]) for each in lines if each[1] == "FLOCK" and each[5].rpartition(":")[2] == inode]
+        for pid in filter(lambda pid: pid > 0, pids):
+            start, seen = procs.start_time(pid), procs.name_and_parent(pid)
+            named = seen is not None and seen[0] == b"rota-shim"
+            if named and start is not None and os.path.samefile(f"/proc/{pid}/cwd", root):
+                return pid, start
+    except OSError as error:
+        procs.must_be_known(error)
+    return None

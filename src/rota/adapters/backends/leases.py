@@ -13,12 +13,12 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rota.adapters.backends import claims, evict, procs, records, tracers
+from rota.adapters.backends import claims, damaged, evict, procs, records, tracers
 from rota.app.ports import (
     Absent,
     Ended,
@@ -115,6 +115,8 @@ class LeaseBackend:
         if (end := self._ended(name)) is not None:
             return end
         lease = self._known.get(name) or self._read(name)
+        if lease is None and order.holder is not None and os.path.lexists(f"{self._dir}/{name}"):
+            lease = _Lease(order.holder, procs.boottime())  # its record is damaged
         if lease is None:
             never = Exit(Cause.NEVER_STARTED, message="stopped before it was given", ended_tick=procs.boottime())
             return self._record_end(name, never)
@@ -306,7 +308,9 @@ class LeaseBackend:
         return claims.exit_in(f"{self._dir}/ended/{name}")
 
     def _record_end(self, name: str, end: Exit) -> Exit:
-        records.publish(f"{self._dir}/ended", name, records.dump(claims.exit_record(end)), replace=False)
+        content = records.dump(claims.exit_record(end))
+        if not records.publish(f"{self._dir}/ended", name, content, replace=False) and self._ended(name) is None:
+            records.publish(f"{self._dir}/ended", name, content)  # over one that cannot be read
         return self._ended(name) or end
 
     def _write(self, name: str, lease: _Lease) -> None:
@@ -326,9 +330,27 @@ class LeaseBackend:
         record: dict[str, Any] | None = records.read(f"{self._dir}/{name}")
         if record is None:
             return None
-        holder = Holder(record["pid"], record["start"], record["boot_id"], record.get("uid", -1))
-        brood = tuple((pid, start) for pid, start in record["brood"])
-        return _Lease(holder, record["tick"], Cause(record["cause"]), brood)
+        lease = _lease_of(record)
+        if lease is None:
+            what = "the lease is given again to the process that the store names; what that started is not known"
+            damaged.say(f"{self._dir}/{name}", what)
+        return lease
+
+
+def _lease_of(record: Mapping[str, Any]) -> _Lease | None:
+    """None: it is not whole."""
+    uid, brood = record.get("uid", -1), record.get("brood")
+    if not (
+        all(records.is_whole_number(each) for each in (record.get("pid"), record.get("start"), uid))
+        and isinstance(record.get("boot_id"), str)
+        and records.is_number(record.get("tick"))
+        and record.get("cause") in claims.CAUSES
+        and isinstance(brood, list)
+        and all(isinstance(each, list) and len(each) == 2 and all(map(records.is_whole_number, each)) for each in brood)
+    ):
+        return None
+    holder = Holder(record["pid"], record["start"], record["boot_id"], uid)
+    return _Lease(holder, record["tick"], Cause(record["cause"]), tuple((pid, start) for pid, start in brood))
 
 
 def _checked(attempt_id: str) -> str:

@@ -35,6 +35,7 @@ MAX_TRIES = 3  # orders for one attempt whose shims die before they claim it
 LOOK_S = 0.05  # of each kind of waiting in `observe`: the one writer stands still meanwhile
 LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
+MAX_VAIN = 250
 RETRY_S = 0.5  # after a look that failed, as for want of a descriptor
 
 
@@ -49,6 +50,7 @@ class _Attempt:
     pidfd: int = -1  # of a shim that is not our zygote's
     burying: bool = False
     unseen: bool = False  # the last look failed
+    vain: int = 0  # looks that found it held, and by whom they could not tell
 
 
 class LocalBackend:
@@ -313,7 +315,9 @@ class LocalBackend:
             self._watcher.later(ADOPTED_LOOK_S, lambda: self._settle(name))
             return
         if pidfd < 0:  # being born, or just dead while a child of it still holds the lock: soon it is clear which
-            self._watcher.later(LOOK_AGAIN_S, lambda: self._settle(name))
+            attempt.vain += 1  # else its pid record is damaged, or gone: then it is looked at now and then
+            again_s = LOOK_AGAIN_S if attempt.vain < MAX_VAIN else ADOPTED_LOOK_S
+            self._watcher.later(again_s, lambda: self._settle(name))
             return
         attempt.pidfd = pidfd
         self._watcher.later(ADOPTED_LOOK_S, lambda: self._look_on(name))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 from rota.adapters.backends import records
 from rota.adapters.files import open_regular
@@ -61,5 +62,6 @@ def _read_around(fd: int, hole: tuple[int, int], offset: int, limit: int) -> Log
 
 
 def _hole(directory: str) -> tuple[int, int]:
-    dropped = records.read(f"{directory}/dropped")
-    return (0, 0) if dropped is None else (int(dropped["start"]), int(dropped["end"]))
+    dropped = records.read(f"{directory}/dropped") or {}
+    edges: list[Any] = [dropped.get("start"), dropped.get("end")]
+    return (int(edges[0]), int(edges[1])) if all(map(records.is_whole_number, edges)) else (0, 0)

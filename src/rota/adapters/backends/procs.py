@@ -117,16 +117,17 @@ def uid_of(pid: int) -> int | None:
         return None
 
 
-def marked(attempt_id: str, uid: int) -> list[int]:
-    """Processes of this account that carry the attempt's marker in their environment, however far they ran."""
+def marked(attempt_id: str, uid: int | None) -> list[int]:
+    """Processes of this account (None: of any) that carry the attempt's marker in their environment, however far they
+    ran."""
     own = os.getpid()
     return [pid for pid in all_pids() if pid != own and has_marker(pid, attempt_id, uid)]
 
 
-def has_marker(pid: int, attempt_id: str, uid: int) -> bool:
+def has_marker(pid: int, attempt_id: str, uid: int | None) -> bool:
     """Look for the marker in a process of the attempt's account: anybody may set the variable in a process of their
     own. The real user id counts, since the environment of a setuid program is its caller's choice as well."""
-    if uid_of(pid) != uid:
+    if uid is not None and uid_of(pid) != uid:
         return False
     wanted = f"{MARKER}={attempt_id}".encode()
     try:
@@ -220,7 +221,7 @@ def send_to(pid: int, started: int, signum: int) -> bool:
     return send(pid, signum, lambda: start_time(pid) == started)
 
 
-def kill_marked(attempt_id: str, uid: int, deadline: float) -> bool:
+def kill_marked(attempt_id: str, uid: int | None, deadline: float) -> bool:
     """Kill all processes of this account that carry the marker, again and again until none is found. False when
     `deadline` (monotonic) came first."""
     pause = 0.001

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_RECORD = 1 << 20
+MOST = 1e15  # of a number in a record; no time is as far away. It rules out NaN and infinities, too
 PRIVATE = "tmp"  # claims in the making; on the same file system, for the rename
 CLAIMED = (errno.ENOTEMPTY, errno.EEXIST)
 
@@ -107,22 +109,35 @@ def publish(directory: str, name: str, content: bytes, *, durable: bool = False,
 
 
 def read(path: str) -> dict[str, Any] | None:
-    """A record, or None when it is not there (or torn, which a rename rules out but a power cut may not)."""
+    """Return a record, or None when it is not there. One that is there but cannot be read is empty: a rename rules out
+    torn files, but a power cut, a failing disk and people do not. So each field has to be checked by its reader."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            return {}
         raise
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return {}
         content = os.read(fd, MAX_RECORD)
     finally:
         os.close(fd)
     try:
         record = json.loads(content)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def is_whole_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -MOST < value < MOST
 
 
 def locked(root: str, attempt_id: str) -> bool | None:

@@ -216,6 +216,7 @@ class Shim:
             "uid": self.uid,
             "boot_id": self.house.boot_id,
             "tick": tick,
+            "cgroup": self.house.group,  # as in the lock: one of the two may be damaged
         }
         records.publish(self.directory, "pid", records.dump(record))
 
@@ -366,6 +367,13 @@ class Shim:
     def _read_stop(self) -> None:
         stop = records.read(f"{self.directory}/stop")
         if stop is None:
+            return
+        if not (
+            isinstance(stop.get("cause"), str)
+            and records.is_whole_number(stop.get("signal"))
+            and records.is_number(stop.get("grace_s"))
+        ):
+            self._note("stop: it is damaged and counts for nothing; the server orders it again in a while")
             return
         cause, grace = str(stop["cause"]), float(stop["grace_s"])
         if self.kill_at is None:
