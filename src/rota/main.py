@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
 
-from rota.adapters.backends import terminal
+from rota.adapters.backends import oom, terminal
 from rota.adapters.backends.leases import LeaseBackend
-from rota.adapters.backends.limits import SERVER_OOM_SCORE, prefer_for_oom
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.routed import RoutedBackend
 from rota.adapters.checkpoints import CheckpointFiles
@@ -138,7 +137,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
         gc.enable()
         announce(house, sockets, say, friendly=friendly)
 
-    prefer_for_oom(SERVER_OOM_SCORE)
+    oom.prefer(oom.SERVER_SCORE)
     given = passed(os.environ, settings.port, settings.lease_port)
     with ExitStack() as stack:
         sockets = listen(settings.host, settings.port, settings.lease_port, given, unix=settings.unix_socket)

@@ -1,15 +1,36 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from rota.adapters.backends import confine
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import StopOrder
 from tests.backends.contract import Reports, is_over
 from tests.backends.helpers import LocalRig, wait_for
+
+
+@pytest.fixture(scope="module")
+def enforced() -> frozenset[str]:
+    """Controllers that this machine lets this account use."""
+    found = confine.probe(f"rota-{os.getpid():08x}")
+    for base in found.bases():
+        confine.clear(base)
+        confine.try_remove(base)
+    return frozenset(found.limits)
+
+
+@pytest.fixture
+def needs(enforced: frozenset[str]) -> Callable[..., None]:
+    def check(*controllers: str) -> None:
+        if missing := sorted(set(controllers) - enforced):
+            pytest.skip(f"this account may not use the cgroup controllers {missing} (needs root, or a delegated group)")
+
+    return check
 
 
 @pytest.fixture(params=[True, False], ids=["cgroups", "no cgroups"])

@@ -26,25 +26,6 @@ def take(mib: int) -> tuple[str, ...]:
     return ("python3", "-c", TAKE, str(mib))
 
 
-@pytest.fixture(scope="module")
-def enforced() -> frozenset[str]:
-    """Controllers that this machine lets this account use."""
-    found = confine.probe(f"rota-{os.getpid():08x}")
-    for base in found.bases():
-        confine.clear(base)
-        confine.try_remove(base)
-    return frozenset(found.limits)
-
-
-@pytest.fixture
-def needs(enforced: frozenset[str]) -> Callable[..., None]:
-    def check(*controllers: str) -> None:
-        if missing := sorted(set(controllers) - enforced):
-            pytest.skip(f"this account may not use the cgroup controllers {missing} (needs root, or a delegated group)")
-
-    return check
-
-
 class Host:
     """A backend with what was reported, closed and swept at the end."""
 

@@ -1,4 +1,5 @@
-"""Run it again? A value, decided in one place: a command's own failure is not retried, a vanished machine is."""
+"""Run it again? A value, decided in one place: a command's own failure is not retried, a vanished machine is, and so
+is a run that the kernel killed because others had used up the memory."""
 
 from __future__ import annotations
 
@@ -41,15 +42,25 @@ def retry(exit: Exit, run: Run, policy: Policy) -> RetryDecision:
         case Cause.LAUNCH_FAILED:
             return RetryDecision(False, exit.message or "the command could not be started")
         case Cause.EXITED:
-            why = describe(exit) + ("; it had been warned of its time limit" if exit.warned else "")
-            if run.spec.retry_failures:
+            why = describe(exit, run.spec.request.memory_gb) + (
+                "; it had been warned of its time limit" if exit.warned else ""
+            )
+            if run.spec.retry_failures or exit.machine_oom:
                 return _limited(run, policy, why)
             return RetryDecision(False, why)
 
 
-def describe(exit: Exit) -> str:
-    if exit.oom:
+def describe(exit: Exit, memory_gb: float) -> str:
+    """Say how the command ended. `memory_gb`: what its run asked for on each node; 0 = no amount."""
+    if exit.oom and memory_gb:
         return "out of memory: the kernel killed it; ask for more memory (memory_gb, --mem) or use less"
+    if exit.oom:
+        return "out of memory: it used all that jobs may take on this machine, and the kernel killed it; use less"
+    if exit.machine_oom:
+        what = "all jobs together, or the machine, ran out of memory, and the kernel killed a process of it"
+        if memory_gb:
+            return f"{what}, though it used less than it asked for"
+        return f"{what}; runs that ask for memory (memory_gb, --mem) are killed after those that do not"
     if exit.signal == 9 or exit.code == 137:
         return "killed by SIGKILL from outside Rota: often the machine ran out of memory"
     if exit.signal is not None:

@@ -69,11 +69,14 @@ class Exit:
     code: int | None = None  # of the first task that failed, else 0; None when a signal or worse ended it
     signal: int | None = None
     message: str = ""
-    oom: bool = False  # the kernel's OOM killer was seen at work
+    oom: bool = False  # the OOM killer took a process of it at a bound of its own
     started_tick: float | None = None  # CLOCK_BOOTTIME seconds; None = the command never ran
     ended_tick: float | None = None
     warned: bool = False  # it was told that its time limit was near
     killed: bool = False  # it had not ended when its grace was over, or could not save; what it had not is lost
+    machine_oom: bool = (
+        False  # the OOM killer took a process of it because all jobs together, or the machine, had no memory left
+    )
 
     @property
     def ok(self) -> bool:

@@ -32,6 +32,9 @@ LOST = Exit(Cause.LOST)
         (Exit(Cause.EXITED, signal=9), False, False, False, "SIGKILL"),
         (Exit(Cause.EXITED, code=137), False, False, False, "SIGKILL"),
         (Exit(Cause.EXITED, signal=9, oom=True), False, False, False, "out of memory"),
+        (Exit(Cause.EXITED, signal=9, machine_oom=True), False, True, True, "all jobs together"),
+        (Exit(Cause.EXITED, code=1, machine_oom=True), False, True, True, "all jobs together"),
+        (Exit(Cause.EXITED, code=0, machine_oom=True), False, False, False, ""),
         (LOST, False, True, True, "lost"),
         (Exit(Cause.LOST, message="node7 is gone"), False, True, True, "node7 is gone"),
         (Exit(Cause.PREEMPTED), False, True, False, "preempted"),
@@ -95,5 +98,9 @@ def test_no_backoff_when_the_base_is_zero():
 
 
 def test_an_end_in_words():
-    assert describe(Exit(Cause.EXITED, code=2)) == "exit code 2"
-    assert "memory_gb" in describe(Exit(Cause.EXITED, code=137, oom=True)), "says what to do"
+    assert describe(Exit(Cause.EXITED, code=2), 0.0) == "exit code 2"
+    assert "memory_gb" in describe(Exit(Cause.EXITED, code=137, oom=True), 4.0), "says what to do"
+    alone = describe(Exit(Cause.EXITED, code=137, oom=True), 0.0)
+    assert "all that jobs may take" in alone and "memory_gb" not in alone, "there is no more to ask for"
+    assert "less than it asked for" in describe(Exit(Cause.EXITED, signal=9, machine_oom=True), 4.0)
+    assert "memory_gb" in describe(Exit(Cause.EXITED, signal=9, machine_oom=True), 0.0), "says what protects it"

@@ -93,6 +93,7 @@ def _exit_of(record: Mapping[str, Any]) -> Exit | None:
         ended_tick=ticks[1],
         warned=bool(record.get("warned")),  # older ones do not say
         killed=bool(record.get("killed")),
+        machine_oom=bool(record.get("machine_oom")),
     )
 
 
@@ -190,6 +191,7 @@ def exit_record(end: Exit) -> Mapping[str, Any]:
         "signal": end.signal,
         "message": end.message,
         "oom": end.oom,
+        "machine_oom": end.machine_oom,
         "started_tick": end.started_tick,
         "ended_tick": end.ended_tick,
         "warned": end.warned,

@@ -1,7 +1,8 @@
 """Bound what attempts take, by cgroup: memory, processes and CPU time.
 
     <base>                   all attempts of this server together: memory and processes, less a reserve for the rest
-    <base>/<worker>          one attempt: its number of processes, and its weight in CPU time (by GPUs)
+    <base>/<worker>          one attempt: its number of processes, its weight in CPU time (by GPUs), and nearly all of
+                             the memory, so that a run that takes all of it meets a bound of its own
     <base>/<worker>/<rank>   one task, where its run asked for an amount: memory, CPU time
 
 For CPU time a group counts as one against whatever is beside it. In v2 that is other groups, so an attempt weighs as
@@ -21,6 +22,7 @@ import os
 import sys
 
 from rota.adapters.backends import confine
+from rota.adapters.backends.oom import OomWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,14 +39,16 @@ FEWEST_PROCESSES, PROCESSES_PER_CORE = 4096, 512
 PERIOD_US = 100_000
 ENTER_TRIES = 5
 GIB = 1 << 30
-# Linux kills the process with the highest score first; 1000 is the whole memory. Jobs before the server, and the
-# server (where it may lower its own) before nothing but the system's daemons, which are at -900 and below.
-JOB_OOM_SCORE, SERVER_OOM_SCORE = 200, -500
 
 
 def memory_for_jobs(total: int) -> int:
     """Leave a twentieth, at least 1 GiB and at most 8, to the server and the system; never more than a quarter."""
     return total - min(max(total // 20, GIB), 8 * GIB, total // 4)
+
+
+def memory_for_one(all_jobs: int) -> int:
+    """Leave a 32nd, at most 512 MiB, of what all attempts may take together: their supervisors need less than that."""
+    return all_jobs - min(all_jobs // 32, GIB // 2)
 
 
 def bound_memory(group: str, amount: int, *, unified: bool) -> None:
@@ -98,6 +102,7 @@ class Bounds:
         memory, pids = found.limits.get(MEMORY, ""), found.limits.get(PIDS, "")
         total = min(_installed(), _least_above(memory, *BOUND[MEMORY]))
         self._memory_bytes = memory_bytes or memory_for_jobs(total)
+        self.memory_for_one = 0  # no bound; set with that of all
         most = min(_kernels("pid_max"), _kernels("threads-max"), _least_above(pids, *BOUND[PIDS]))
         self._all_processes = most * 3 // 4
         self.processes = min(processes or processes_for(os.cpu_count() or 1), most // 2)
@@ -109,6 +114,7 @@ class Bounds:
         if found.unified:
             confine.pass_on(found.unified, found.unified_controllers())
         said = []
+        self.memory_for_one = 0
         for controller, bound in ((MEMORY, self._bound_memory), (PIDS, self._bound_processes)):
             if base := found.limits.get(controller):
                 try:
@@ -119,11 +125,16 @@ class Bounds:
                     said.append(f"{controller}: {error}")
                     if not _is_bounded(base, controller):
                         del found.limits[controller]
+        if base := found.limits.get(MEMORY):
+            self.memory_for_one = memory_for_one(self._bound_on_memory(base) or self._memory_bytes)
         return said
+
+    def _bound_on_memory(self, base: str) -> int | None:
+        return _number(f"{base}/{BOUND[MEMORY][0 if base == self.found.unified else 1]}")
 
     def _bound_memory(self, base: str) -> None:
         unified, amount = base == self.found.unified, self._memory_bytes
-        now = _number(f"{base}/{BOUND[MEMORY][0 if unified else 1]}")
+        now = self._bound_on_memory(base)
         used = _number(f"{base}/{'memory.current' if unified else 'memory.usage_in_bytes'}") or 0
         try:
             if unified and amount < min(now or UNBOUNDED, used):
@@ -163,7 +174,7 @@ class WorkerGroups:
         joined = {group for controller, group in self.at.items() if controller != CPU}
         self.separate = sorted(joined - {self.unified})  # v1
         self._weight = 1
-        self._oom_kills = 0  # when last looked
+        self.oom: OomWatch | None = None  # once entered
 
     def names(self) -> list[str]:
         """What `confine.discard` removes when the worker is dead, besides the unified group."""
@@ -174,13 +185,13 @@ class WorkerGroups:
         for attempt in range(ENTER_TRIES):
             try:
                 bounds.restore()
-                self._enter(bounds.processes)
+                self._enter(bounds)
                 return
             except FileNotFoundError:  # an earlier server clears up just now
                 if attempt == ENTER_TRIES - 1:
                     raise
 
-    def _enter(self, processes: int) -> None:
+    def _enter(self, bounds: Bounds) -> None:
         """In v2 a group with controllers below it may hold no process, so the worker gets a leaf."""
         if self.unified:
             confine.create(self.unified)
@@ -191,7 +202,13 @@ class WorkerGroups:
             confine.create(group)
             confine.join(group)
         if PIDS in self.at:
-            bound_processes(self.at[PIDS], processes)
+            bound_processes(self.at[PIDS], bounds.processes)
+        if MEMORY in self.at:
+            group = self.at[MEMORY]
+            unified = group == self.unified
+            if bounds.memory_for_one:
+                bound_memory(group, bounds.memory_for_one, unified=unified)
+            self.oom = OomWatch(group, unified=unified)
 
     @property
     def leaf(self) -> str:
@@ -230,36 +247,6 @@ class WorkerGroups:
         if self.at.get(CPU) == self.unified and self.unified and count != self._weight:
             weigh(self.unified, count, unified=True)
             self._weight = count
-
-    def had_oom(self, tasks: list[str]) -> bool:
-        """Whether the kernel's OOM killer struck in this worker's groups since this was last asked: once per attempt,
-        before the groups of its tasks are removed. v2 counts a whole subtree; v1 does not."""
-        if MEMORY not in self.at:
-            return False
-        group = self.at[MEMORY]
-        unified = group == self.unified
-        total = _oom_kills(f"{group}/memory.events" if unified else f"{group}/memory.oom_control")
-        before, self._oom_kills = self._oom_kills, total
-        of_tasks = () if unified else [task for task in tasks if task.startswith(f"{group}/")]
-        return total > before or any(_oom_kills(f"{task}/memory.oom_control") for task in of_tasks)
-
-
-def prefer_for_oom(score: int) -> None:
-    """Set this process's OOM score, and so that of all it starts; lowering it takes a right, and is done where held."""
-    confine.try_write("/proc/self/oom_score_adj", str(score))
-
-
-def _oom_kills(path: str) -> int:
-    """The count in a file of `key value` lines; 0 when the group is gone or the kernel does not count."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        _, found, rest = os.read(fd, 4096).partition(b"oom_kill ")
-    finally:
-        os.close(fd)
-    return int(rest.split(b"\n", 1)[0]) if found else 0
 
 
 def _installed() -> int:

@@ -26,6 +26,7 @@ import signal
 from rota.adapters.backends import confine, heard, procs, records, task, tracers
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
+from rota.adapters.backends.oom import MACHINE, OWN
 from rota.adapters.backends.pipepump import PipePump
 
 TYPE_CHECKING = False
@@ -71,6 +72,7 @@ class Shim:
         self.cap = LogCap(log, self.directory, order["log_cap_bytes"])
         self.uid = os.geteuid()  # of the tasks
         self.bounded = False  # by limits of its own
+        self.memory_bounded = False
         self.subgroups: list[str] = []  # of tasks; the last part is the rank
         self.tasks: dict[int, int] = {}  # pid -> rank, of those that live
         self.leaders: list[int] = []
@@ -92,13 +94,15 @@ class Shim:
         self.started_tick: float | None = None
         self.pump: PtyPump | None = None
         self.pipe: PipePump | None = None
-        self.oom = False
+        self.oom = ""  # at whose bound the OOM killer took a process of it
         self.tracers_at: float | None = None  # by time_awake: when to look at what traces those that outlive SIGKILL
         self.tracers: set[str] = set()  # what was said of them
 
     def run(self) -> None:
         groups = self.house.groups
         groups.weigh(sum(len(each["minors"]) for each in self.order["tasks"]))
+        if groups.oom is not None:
+            groups.oom.begin([])
         try:
             self.bounded = self._is_bounded()
             if self.bounded or any(self.order[way] for way in ("account", "confine", "terminal")):
@@ -110,7 +114,8 @@ class Shim:
         else:
             self._wait()
         self._extinguish()
-        self.oom = groups.had_oom(self.subgroups)
+        if groups.oom is not None:
+            self.oom = groups.oom.end()
         self._remove_groups()
         self._record()
         self._nudge()
@@ -152,6 +157,7 @@ class Shim:
         self.errors, errors = os.pipe()
         try:
             fds = task.Fds(self.house.null, output, go, release, errors)
+            fds.bounded = self.memory_bounded
             for rank in range(len(self.order["tasks"])):
                 groups = [group for group in self.subgroups if group.endswith((f"/{rank}", f"-{rank}"))]
                 pid = os.fork()
@@ -272,13 +278,17 @@ class Shim:
 
     def _bound_tasks(self) -> None:
         """What a run asks for is for each node, and it has one task on each."""
+        self.memory_bounded = bool(self.order["memory_gb"]) and MEMORY in self.house.groups.at
         for rank in range(len(self.order["tasks"])):
             try:
                 made = self.house.groups.for_task(rank, int(self.order["memory_gb"] * GIB), self.order["cpus"])
             except OSError as error:
+                self.memory_bounded = False
                 self._note(f"task {rank} runs without its limits: {error}")
             else:
                 self.subgroups += [group for group in made if group not in self.subgroups]
+        if self.house.groups.oom is not None:
+            self.house.groups.oom.begin(self.subgroups)
 
     # -- live
 
@@ -492,7 +502,8 @@ class Shim:
             "code": code,
             "signal": signum,
             "message": message,
-            "oom": self.oom,
+            "oom": self.oom == OWN,
+            "machine_oom": self.oom == MACHINE,
             "started_tick": self.started_tick,
             "ended_tick": procs.boottime(),
             "warned": self.warned,

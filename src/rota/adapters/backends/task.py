@@ -16,7 +16,7 @@ import errno
 import os
 import signal
 
-from rota.adapters.backends import confine
+from rota.adapters.backends import confine, oom
 from rota.adapters.backends.procs import MARKER
 
 TYPE_CHECKING = False
@@ -83,21 +83,24 @@ def begin(order: dict[str, Any], rank: int, account: Account | None, fds: Fds, g
 
 
 class Fds:
-    """What the child holds besides the standard three; all close on exec."""
+    """What the child holds besides the standard three, and knows of itself; all close on exec."""
 
     def __init__(self, stdin: int, output: int, go: int, release: int, errors: int) -> None:
         self.stdin, self.output, self.go, self.release, self.errors = stdin, output, go, release, errors
         self.terminal = -1  # the pty's slave, for a task that has one
+        self.bounded = False  # its run asked for an amount of memory, and has that bound
 
 
 def spawn(order: dict[str, Any], rank: int, output: int, home: int) -> int:
     """Start the command; the pid once it runs. `home` is where the shim's own relative paths begin."""
     env = _environment(order, rank, None)
     umask = os.umask(order["umask"])
+    score = oom.prefer_task(bounded=False)  # for the child, which cannot do it: then ours again
     try:
         _enter(order["workdir"], None)
         return _first_that_runs(order["argv"], env, lambda path, argv: _spawn(path, argv, env, output))
     finally:
+        oom.prefer(score)
         os.fchdir(home)
         os.umask(umask)
 
@@ -117,6 +120,7 @@ def _prepare(order: dict[str, Any], account: Account | None, fds: Fds, groups: l
         signal.signal(signum, signal.SIG_DFL)
     for group in groups:
         confine.join(group)
+    oom.prefer_task(bounded=fds.bounded)  # while we are root: it is then the least it may have
     if fds.terminal >= 0:
         import fcntl
         import termios

@@ -299,7 +299,6 @@ def main() -> None:
     os.set_blocking(CONTROL, False)
     task.libc.prctl(worker.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     task.libc.prctl(worker.PR_SET_NAME, b"rota-zygote", 0, 0, 0)
-    limits.prefer_for_oom(limits.JOB_OOM_SCORE)
     zygote = Zygote()
     gc.disable()
     gc.freeze()

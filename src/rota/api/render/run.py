@@ -237,7 +237,8 @@ def _live(attempt: Attempt) -> dict[str, Any]:
 
 
 def _reason(exit: Exit) -> str:
-    words = [exit.cause.value, "out of memory" if exit.oom else "", "warned" if exit.warned else "", exit.message]
+    memory = "out of memory" if exit.oom else "the machine ran out of memory" if exit.machine_oom else ""
+    words = [exit.cause.value, memory, "warned" if exit.warned else "", exit.message]
     return ": ".join(word for word in words if word)
 
 

@@ -1,0 +1,133 @@
+"""When memory runs out the kernel takes a process. It takes no supervisor, a job that asked for memory last, and a run
+is to blame only for a bound of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rota.adapters.backends import oom, procs
+from rota.app.ports import LaunchOrder, Live, StopOrder
+from rota.core.run import Cause, Exit
+from tests.backends.helpers import wait_for
+from tests.backends.test_limits import TAKE, Host, host, take
+
+HOLD = f"{TAKE}; import time; time.sleep(1000)"
+# One process after the other, each small, until there are so many; then they stay.
+MANY_SMALL = (
+    "import os, sys, time\n"
+    "for _ in range(int(sys.argv[1])):\n"
+    "    if os.fork() == 0:\n"
+    "        taken = bytearray(int(sys.argv[2]) << 20)\n"
+    "        time.sleep(1000)\n"
+    "    time.sleep(0.002)\n"
+    "print('made', flush=True)\n"
+    "time.sleep(1000)"
+)
+
+
+def hold(mib: int) -> tuple[str, ...]:
+    return ("python3", "-c", HOLD, str(mib))
+
+
+def test_a_supervisor_is_not_taken_before_a_job(tmp_path: Path, enforced: frozenset[str]) -> None:
+    """Nor is the launcher; and a run that asked for memory, which has a bound of its own, comes after one that did not.
+    Both ways into a command, spawned and forked, and what it forks in turn."""
+    command = ("sh", "-c", "cat /proc/self/oom_score_adj; sleep 1000")
+    with host(tmp_path) as here:
+        scores = []
+        for changes in ({}, {"memory_gb": 1.0}, {"terminal": True}):
+            order = here.launch(command, **changes)
+            wait_for(lambda order=order: here.log(order).strip(), "its score")  # type: ignore[misc]
+            (supervisor,) = {procs.parent(task) for task in _tasks(here, order)}
+            assert _score(supervisor) == _score(os.getpid()), "a supervisor has the score of the server"
+            assert _score(procs.parent(supervisor or 0)) == _score(os.getpid()), "and so has the launcher"
+            scores.append(int(here.log(order)))
+        plain, asked, terminal = scores
+        assert min(plain, asked) > _score(os.getpid())
+        assert plain == terminal and (asked < plain or "memory" not in enforced)
+
+
+def test_many_small_processes_hurt_no_run_that_keeps_to_what_it_asked_for(
+    tmp_path: Path, needs: Callable[..., None]
+) -> None:
+    """All memory for jobs is used up by processes that are smaller than any supervisor."""
+    needs("memory")
+    with host(tmp_path, memory_bytes=256 << 20) as here:
+        asked = here.launch(hold(60), memory_gb=0.15)
+        small = here.launch(("sleep", "1000"))
+        for order in (asked, small):
+            here.rig.start_of(here.reports, order)
+        wait_for(lambda: "MiB" in here.log(asked), "its memory")
+        greedy = here.launch(("python3", "-c", MANY_SMALL, "150", "3"))
+        wait_for(lambda: "made" in here.log(greedy) or _end(here, greedy) is not None, "all memory to be used")
+        here.backend.stop(greedy.attempt_id, StopOrder("cancelled", 9, 0.0))
+        end = here.rig.end_of(here.reports, greedy)
+        assert end.oom or end.machine_oom, "it met a bound"
+        for order in (asked, small):
+            assert isinstance(here.backend.observe(order.attempt_id), Live), "and nobody else did"
+
+
+def test_a_run_below_its_own_bound_is_not_to_blame(tmp_path: Path, needs: Callable[..., None]) -> None:
+    """Two runs keep to what they asked for, which together is more than there is: the kernel takes the larger."""
+    needs("memory")
+    with host(tmp_path, memory_bytes=256 << 20) as here:
+        larger = here.launch(hold(150), memory_gb=0.25)
+        wait_for(lambda: "MiB" in here.log(larger), "its memory")
+        end = here.run(take(130), memory_gb=0.25)
+        killed = here.rig.end_of(here.reports, larger)
+        assert (killed.cause, killed.signal) == (Cause.EXITED, signal.SIGKILL)
+        assert (killed.oom, killed.machine_oom) == (False, True)
+        assert end.ok and not end.oom and not end.machine_oom, "the other one has what was freed"
+        own = here.run(take(400), memory_gb=0.1)
+        assert (own.oom, own.machine_oom) == (True, False), "the shortage before is not counted again"
+
+
+def test_a_run_alone_that_takes_all_memory_meets_a_bound_of_its_own(tmp_path: Path, needs: Callable[..., None]) -> None:
+    """It asked for no amount; it is to blame all the same, and must not be tried again in vain."""
+    needs("memory")
+    with host(tmp_path, memory_bytes=512 << 20) as here:
+        end = here.run(take(800))
+        assert (end.signal, end.oom, end.machine_oom) == (signal.SIGKILL, True, False)
+        assert here.run(take(440)).ok, "nearly all of it is there for one"
+
+
+@pytest.mark.parametrize(
+    ("events", "struck"),
+    [
+        ("oom 0\noom_kill 0\n", ""),
+        ("oom 1\noom_kill 2\n", oom.OWN),
+        ("oom 0\noom_kill 1\n", oom.MACHINE),
+        ("oom 3\noom_kill 0\n", ""),
+    ],
+)
+def test_in_v2_the_group_says_at_whose_bound_it_was(tmp_path: Path, events: str, struck: str) -> None:
+    """A directory stands in for the group. The kernel counts `oom` where the bound is, and `oom_kill` where the process
+    was."""
+    watch = oom.OomWatch(str(tmp_path), unified=True)
+    watch.begin([])
+    (tmp_path / "memory.events").write_text(f"low 0\nhigh 0\nmax 7\n{events}oom_group_kill 0\n")
+    assert watch.end() == struck
+    watch.begin([])
+    assert watch.end() == "", "each is counted once"
+
+
+def _end(here: Host, order: LaunchOrder) -> Exit | None:
+    seen = here.backend.observe(order.attempt_id)
+    return seen if isinstance(seen, Exit) else None
+
+
+def _tasks(here: Host, order: LaunchOrder) -> list[int]:
+    def seen() -> list[int]:
+        observed = here.backend.observe(order.attempt_id)
+        return [observed.pid] if isinstance(observed, Live) and observed.pid is not None else []
+
+    return wait_for(seen, "its pid")  # type: ignore[no-any-return]
+
+
+def _score(pid: int | None) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
