@@ -132,7 +132,7 @@ def test_a_person_has_a_bound_and_an_admin_has_none(house: House) -> None:
         reserve(house, 6, length_s=11 * HOUR)
     assert refusal.value.field == "gpus"
     first = reserve(house, 4, length_s=10 * HOUR)
-    with pytest.raises(Conflict, match=r"ann has 40\.0 GPU-hours reserved already"):
+    with pytest.raises(Conflict, match=r"ann has reserved 40\.0 GPU-hours in the last 7 days and ahead"):
         reserve(house, 4, in_s=DAY, length_s=7 * HOUR)
     reserve(house, 4, in_s=DAY, length_s=6 * HOUR)
     reserve(house, 4, who=BOB, in_s=2 * DAY, length_s=16 * HOUR)
@@ -144,15 +144,71 @@ def test_a_person_has_a_bound_and_an_admin_has_none(house: House) -> None:
         reserve(house, 1, who=BOB, in_s=5 * DAY)
 
 
-def test_what_has_passed_of_one_counts_no_more(build: Build) -> None:
+def hurried(build: Build) -> tuple[House, Hurried]:
     house, clock = build(), Hurried()
     house.clock = lambda: clock
     house.open()
-    house.do(Reserve(4, length_s=16 * HOUR), ANN)
+    return house, clock
+
+
+def pass_time(house: House, clock: Hurried, seconds: float) -> None:
+    clock.ahead_s += seconds
+    house.loop.call(expire).result(PATIENCE_S)
+
+
+def test_what_was_reserved_in_the_last_seven_days_counts_used_or_not(build: Build) -> None:
+    house, clock = hurried(build)
+    house.do(Reserve(4, length_s=15 * HOUR), ANN)
+    pass_time(house, clock, 15 * HOUR + 1)
+    assert live(house) == []
+    house.reopen()
+    with pytest.raises(Conflict) as refusal:
+        reserve(house, 4, who=AGENT, in_s=DAY, length_s=2 * HOUR)
+    words = str(refusal.value)
+    assert "ann has reserved 60.0 GPU-hours in the last 7 days and ahead, 4.0 of 64 are left" in words
+    assert "these 8.0 fit from " in words
+    reserve(house, 4, who=BOB, in_s=DAY, length_s=2 * HOUR)
+    pass_time(house, clock, 7 * DAY - 15 * HOUR + 100.0)
     with pytest.raises(Conflict):
-        reserve(house, 4, in_s=DAY, length_s=4 * HOUR)
-    clock.ahead_s = 5 * HOUR
-    reserve(house, 4, in_s=DAY, length_s=4 * HOUR)
+        reserve(house, 4, in_s=DAY, length_s=2 * HOUR)
+    pass_time(house, clock, HOUR)
+    reserve(house, 4, in_s=DAY, length_s=2 * HOUR)
+
+
+def test_nobody_keeps_all_gpus_for_ever_by_reserving_on_and_on(build: Build) -> None:
+    """The next one is asked for as soon as there is any room for it."""
+    house, clock = hurried(build)
+    kept_s = 0.0
+    for _ in range(2 * 24):
+        while True:
+            start = max([house.rota.now(), *(one.end for one in house.rota.reservations())])
+            try:
+                kept_s += 8 * 3600.0 if house.do(Reserve(8, start=start, length_s=HOUR), AGENT) else 0.0
+            except Conflict:
+                break
+        pass_time(house, clock, HOUR)
+    assert kept_s == 64 * HOUR
+
+
+def test_one_that_is_given_up_counts_from_its_start_for_a_quarter_of_an_hour_at_least(build: Build) -> None:
+    house, clock = hurried(build)
+    with_policy(house, max_reserved_gpu_s=6 * HOUR)
+    for _ in range(10):
+        house.do(CancelReservation(reserve(house, 4, in_s=100.0).id), ANN)  # nobody lost anything
+    for _ in range(3):
+        house.do(CancelReservation(house.do(Reserve(4, length_s=HOUR), ANN).id), ANN)
+    with pytest.raises(Conflict, match=r"reserved 3\.0 GPU-hours in the last 7 days and ahead, 3\.0 of 6 are left"):
+        house.do(Reserve(4, length_s=HOUR), ANN)
+    house.do(Reserve(4, length_s=60.0), ANN)
+    house.do(Reserve(4, length_s=HOUR / 2), ANN)
+    with pytest.raises(Conflict, match=r"0\.0 of 6 are left"):
+        house.do(Reserve(1, length_s=60.0), ANN)
+    pass_time(house, clock, 7 * DAY + HOUR)
+    house.do(Reserve(4, length_s=HOUR), ANN)
+    past = house.rota.ask(lambda state, at: state.past_reservations)
+    assert past == {}, "what is older than that is forgotten"
+    house.reopen()
+    assert house.rota.ask(lambda state, at: state.past_reservations) == {}
 
 
 def test_there_is_a_bound_on_all_of_them(house: House) -> None:

@@ -62,7 +62,7 @@ class House:
             if run.state in ENDED:
                 self.ended[run.id] = run
                 self.state.retire(run.id)
-        self.state.touched.clear()
+        self.state.committed()
 
     def restart(self, store: SqlStore) -> None:
         self.store, self.state, self.pending = store, store.load(), []

@@ -394,7 +394,7 @@ class Loop:
         for run in self.state.touched.values():
             if run.state in ENDED:
                 self.state.retire(run.id)
-        self.state.touched.clear()
+        self.state.committed()
 
     def _load(self) -> None:
         self.state = self.store.load()

@@ -16,7 +16,7 @@ from rota.app.problems import must_be_text, must_be_visible, must_fit, request_p
 from rota.core import codec
 from rota.core import events as e
 from rota.core.reason import describe
-from rota.core.reservation import Reservation
+from rota.core.reservation import COUNTED_S, LEAST_S, Reservation, fewer_at
 from rota.core.reserving import choose, room_from
 from rota.core.resources import Placement, Request
 from rota.core.times import told
@@ -24,6 +24,7 @@ from rota.core.times import told
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 MOST = 1_000  # reservations in all
+MOST_PAST = 10_000  # that are remembered; they are counted for every new one
 MOST_AHEAD_S = 90 * DAY_S
 SHORTEST_S, LONGEST_S = 60.0, 30 * DAY_S
 JUST_NOW_S = 60.0  # so long ago is now: the caller's clock is another one
@@ -42,7 +43,7 @@ def reserve(desk: Desk, who: Principal, command: Reserve) -> Reservation:
     start, end = _window(desk.now, command)
     request = Request(command.gpus, command.nodes, gpu_type=command.gpu_type)
     _check_request(desk, request)
-    _check_bounds(desk, who, user, request.gpus * (end - start))
+    _check_bounds(desk, who, user, request.gpus * max(end - start, LEAST_S))
     made = Reservation(
         id=_new_id(desk),
         user=user,
@@ -67,7 +68,7 @@ def cancel_reservation(desk: Desk, who: Principal, command: CancelReservation) -
         raise NotFound(f"no reservation {command.reservation_id[:50]!r}, or it is over", "reservation_id")
     authorise(who, Act.CANCEL, found.user)
     why = reason(command.why, f"cancelled by {who.name}")
-    desk.write(e.ReservationEnded(at=desk.now, by=who.name, reservation_id=found.id, why=why))
+    desk.write(_ended(desk, found, why, by=who.name))
     return found
 
 
@@ -75,7 +76,11 @@ def expire(desk: Desk) -> None:
     """What is over goes; whoever still waits for it then stands in line like everybody else."""
     for one in desk.state.calendar:
         if one.end <= desk.now:
-            desk.write(e.ReservationEnded(at=desk.now, reservation_id=one.id, why="its time is over"))
+            desk.write(_ended(desk, one, "its time is over"))
+
+
+def _ended(desk: Desk, one: Reservation, why: str, **by: str) -> e.ReservationEnded:
+    return e.ReservationEnded(at=desk.now, reservation_id=one.id, why=why, counted_until=one.ended(desk.now), **by)
 
 
 def said(at: float) -> str:
@@ -138,20 +143,28 @@ def _check_request(desk: Desk, request: Request) -> None:
 def _check_bounds(desk: Desk, who: Principal, user: str, gpu_s: float) -> None:
     if len(desk.state.reservations) >= MOST:
         raise Full(f"there are {MOST} reservations already; wait until some are over, or cancel some")
+    state = desk.state
+    counted = [one for one in state.past_reservations.values() if one.counted_gpu_s(desk.now) > 0]
+    if len(counted) >= MOST_PAST:
+        raise Full(f"there were {MOST_PAST} reservations in the last {told(COUNTED_S)}; wait until some are older")
     if who.role is Role.ADMIN:
         return
     most = desk.state.policy.max_reserved_gpu_s
     if gpu_s > most:
         raise Invalid(
-            f"gpus: that is {gpu_s / HOUR_S:.1f} GPU-hours, and {user} may reserve {most / HOUR_S:g} at a time; "
-            "take fewer GPUs or a shorter time, or ask an admin",
+            f"gpus: that is {gpu_s / HOUR_S:.1f} GPU-hours, and {user} may reserve {most / HOUR_S:g} at a time "
+            f"(each counts for {told(LEAST_S)} at least); take fewer GPUs or a shorter time, or ask an admin",
             "gpus",
         )
-    before = sum(one.gpu_s(desk.now) for one in desk.state.calendar if one.user == user)
+    theirs = [one for one in (*counted, *state.calendar) if one.user == user]
+    before = sum(one.counted_gpu_s(desk.now) for one in theirs)
     if before + gpu_s > most:
+        left = max(0.0, most - before)
+        at = said(math.ceil(fewer_at(theirs, desk.now, before + gpu_s - most)))
         raise Conflict(
-            f"{user} has {before / HOUR_S:.1f} GPU-hours reserved already; with these {gpu_s / HOUR_S:.1f} it would be "
-            f"more than {most / HOUR_S:g}. Give one up (`rota reserve cancel`), or ask an admin"
+            f"{user} has reserved {before / HOUR_S:.1f} GPU-hours in the last 7 days and ahead, "
+            f"{left / HOUR_S:.1f} of {most / HOUR_S:g} are left; these {gpu_s / HOUR_S:.1f} fit from {at} on. "
+            "Give one up that has not begun (`rota reserve cancel`), or ask an admin"
         )
 
 
@@ -170,7 +183,8 @@ def _choose(desk: Desk, request: Request, start: float, end: float) -> Placement
 
 
 def _new_id(desk: Desk) -> str:
-    while (name := desk.new_id()) in desk.state.runs or name in desk.state.reservations:
+    state = desk.state
+    while any((name := desk.new_id()) in known for known in (state.runs, state.reservations, state.past_reservations)):
         pass
     return name
 

@@ -154,6 +154,9 @@ def _reservations(state: State) -> Iterator[str]:
     for key, one in state.reservations.items():
         if key != one.id or not one.start < one.end or not one.gpus:
             yield f"reservation {key}: {one}"
+    for key, one in state.past_reservations.items():
+        if key != one.id or one.counted_until is None or key in state.reservations:
+            yield f"past reservation {key}: {one}"
     if state.calendar != by_start(state.reservations.values()):
         yield "the calendar is not the reservations by their start"
 

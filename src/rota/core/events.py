@@ -141,6 +141,7 @@ class ReservationEnded(Event):
 
     reservation_id: str
     why: str
+    counted_until: float | None = None  # see Reservation; None = it had not begun, or an older version wrote this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ KNOBS = (
     Knob(
         "max_reserved_gpu_seconds",
         "max_reserved_gpu_s",
-        "What one person may have reserved at a time; 0 = only admins reserve.",
+        "What one person may reserve: in the last 7 days and ahead, used or not; 0 = only admins reserve.",
     ),
     Knob(
         "max_grace_seconds",

@@ -70,7 +70,7 @@ class Policy:
     restart_cost_s: float = 60.0  # GPU time believed to be lost with every stop
     patience: float = 1.0  # under auto: after waiting this share of its declared time a run is twice as urgent
     express: float = 0.25  # under auto: times the square root of all GPUs are left to short runs (core/express.py)
-    max_reserved_gpu_s: float = 64 * HOUR_S  # that one person may have reserved at a time; admins: no bound
+    max_reserved_gpu_s: float = 64 * HOUR_S  # of one person, in 7 days and ahead; admins: no bound
     max_grace_s: float = 300.0  # from the polite signal to SIGKILL; admins: no bound (core/grace.py)
     max_checkpoint_grace_s: float = 600.0  # the same for runs with a checkpoint signal, which need time to save
     auto_retry: bool = True

@@ -94,10 +94,12 @@ def _group_capped(state: State, event: e.GroupCapped) -> None:
 
 def _reservation_made(state: State, event: e.ReservationMade) -> None:
     state.book(event.reservation)
+    state.forget_reservations(event.at)
 
 
 def _reservation_ended(state: State, event: e.ReservationEnded) -> None:
-    state.unbook(event.reservation_id)
+    state.unbook(event.reservation_id, event.counted_until)
+    state.forget_reservations(event.at)
 
 
 def _record_put(state: State, event: e.RecordPut) -> None:

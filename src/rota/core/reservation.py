@@ -1,8 +1,9 @@
 """A reservation: these GPUs are kept for somebody, from then to then.
 
 Which GPUs is chosen once, when it is made (see `reserving`), and written down with it: what a person was promised does
-not move. A run uses a reservation by naming it in its spec. Once it is over or cancelled it leaves the state, and a
-run that still names it is a run like any other.
+not move. A run uses a reservation by naming it in its spec. Once it is over or cancelled it leaves the calendar, and a
+run that still names it is a run like any other. If it had begun it is remembered for `COUNTED_S`: what a person may
+reserve is bounded by what that person reserved in this time and has reserved ahead, used or not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from rota.core.resources import Placement, gpu_count
+
+COUNTED_S = 7 * 24 * 3600.0
+LEAST_S = 900.0  # that one counts for at least: it stops work of others, however short it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class Reservation:
     made_at: float
     why: str = ""
     users: tuple[str, ...] = ()  # who may use it besides `user`
+    counted_until: float | None = None  # of one that is over: to then it counts against its owner's bound
 
     @property
     def gpus(self) -> int:
@@ -40,13 +45,37 @@ class Reservation:
         """Is any moment of [start, end) its own?"""
         return self.start < end and start < self.end
 
-    def gpu_s(self, now: float) -> float:
-        """GPU-seconds that are still to come of it."""
-        return self.gpus * max(0.0, self.end - max(self.start, now))
+    def counts_until(self) -> float:
+        """Return to when it counts against its owner's bound."""
+        return max(self.end, self.start + LEAST_S) if self.counted_until is None else self.counted_until
+
+    def counted_gpu_s(self, now: float) -> float:
+        """Return the GPU-seconds of it that count now: those of the last `COUNTED_S` and those to come."""
+        return self.gpus * max(0.0, self.counts_until() - max(self.start, now - COUNTED_S))
+
+    def ended(self, at: float) -> float | None:
+        """Return to when it counts if it ends then; None = it had not begun, and does not."""
+        return max(min(at, self.end), self.start + LEAST_S) if at >= self.start else None
 
 
 def by_start(reservations: Iterable[Reservation]) -> tuple[Reservation, ...]:
     return tuple(sorted(reservations, key=lambda one: (one.start, one.id)))
+
+
+def fewer_at(reservations: Iterable[Reservation], now: float, gpu_s: float) -> float:
+    """Return when so many GPU-seconds less of them count than now, or else none at all."""
+    moves: list[tuple[float, int]] = []
+    for one in reservations:
+        begin, end = max(one.start, now - COUNTED_S), one.counts_until()
+        if begin < end:
+            moves += [(begin, one.gpus), (end, -one.gpus)]
+    at, rate = now - COUNTED_S, 0
+    for edge, gpus in sorted(moves):
+        if rate and rate * (edge - at) >= gpu_s:
+            return at + gpu_s / rate + COUNTED_S
+        gpu_s -= rate * (edge - at)
+        at, rate = edge, rate + gpus
+    return at + COUNTED_S
 
 
 def next_edge(calendar: Iterable[Reservation], now: float) -> float | None:

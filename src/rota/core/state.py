@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
+from dataclasses import replace
 
 from rota.core import order
 from rota.core.board import Board, Layout
@@ -15,7 +16,7 @@ from rota.core.node import Node
 from rota.core.policy import Policy
 from rota.core.predict import History
 from rota.core.queue import Place, Queue
-from rota.core.reservation import Reservation, by_start, next_edge
+from rota.core.reservation import COUNTED_S, Reservation, by_start, next_edge
 from rota.core.resources import gpu_count
 from rota.core.run import ACTIVE, ENDED, Run, RunState
 from rota.core.shapes import Shapes
@@ -42,6 +43,7 @@ class State:
         self.runs: dict[str, Run] = {}
         self.usage: dict[str, Usage] = {}
         self.reservations: dict[str, Reservation] = {}  # those to come and those of now
+        self.past_reservations: dict[str, Reservation] = {}  # those that count against their owners' bounds still
         # indices: derived from the above, rebuilt by index_all()
         self._board: Board | None = Board(Layout(()))  # None = the nodes changed since it was laid
         self.nodes_changed = 0  # how often
@@ -62,8 +64,9 @@ class State:
         self.waiting = 0
         self.held = 0  # of those that wait
         self.history = History()
-        # what reduce touched since the last commit, for the projection rows
+        # what reduce touched since the last commit, for the projection rows: see `committed`
         self.touched: dict[str, Run] = {}
+        self.forgotten: list[str] = []  # past reservations that it dropped
 
     # -- runs -------------------------------------------------------------------------------------------------------
     def put(self, run: Run) -> None:
@@ -189,10 +192,23 @@ class State:
         self.reservations[reservation.id] = reservation
         self.calendar = by_start(self.reservations.values())
 
-    def unbook(self, reservation_id: str) -> None:
+    def unbook(self, reservation_id: str, counted_until: float | None = None) -> None:
         """It is over. A run that names it names nothing any more, and stands in line like everybody else."""
-        del self.reservations[reservation_id]
+        ended = self.reservations.pop(reservation_id)
+        if counted_until is not None:
+            self.past_reservations[ended.id] = replace(ended, counted_until=counted_until)
         self.calendar = by_start(self.reservations.values())
+
+    def forget_reservations(self, now: float) -> None:
+        """Drop those that count no more."""
+        for one in [one for one in self.past_reservations.values() if one.counts_until() <= now - COUNTED_S]:
+            del self.past_reservations[one.id]
+            self.forgotten.append(one.id)
+
+    def committed(self) -> None:
+        """What reduce touched is durable."""
+        self.touched.clear()
+        self.forgotten.clear()
 
     def reservation_of(self, run: Run) -> Reservation | None:
         """Whose GPUs a run is to have; None = it names none, or one that is over."""
@@ -261,6 +277,7 @@ class State:
         twin.runs = dict(self.runs)
         twin.usage = dict(self.usage)
         twin.reservations, twin.calendar = dict(self.reservations), self.calendar
+        twin.past_reservations = dict(self.past_reservations)
         twin._board = self.board.copy()
         twin.shapes, twin._packer = self.shapes.copy(), self._packer
         twin.queue = self.queue.copy()

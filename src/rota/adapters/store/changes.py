@@ -32,6 +32,7 @@ class Changes:
     settings: Params = field(default_factory=list)
     usage: Params = field(default_factory=list)
     reservations: Params = field(default_factory=list)
+    ended_reservations: Params = field(default_factory=list)
     gone_reservations: Params = field(default_factory=list)
     gone_records: Params = field(default_factory=list)
     records: Params = field(default_factory=list)
@@ -72,12 +73,13 @@ def changes(events: Sequence[e.Event], state: State, keys: Sequence[KeyRecord], 
             settings.add(_SETTING_OF[type(event)])
         elif isinstance(event, e.ReservationMade):
             found.reservations.append(rows.reservation_row(event.reservation))
-        elif isinstance(event, e.ReservationEnded):  # deleted after the new ones are in: it may be one of them
-            found.gone_reservations.append((event.reservation_id,))
+        elif isinstance(event, e.ReservationEnded):
+            _ended(found, state, event.reservation_id)
         elif isinstance(event, e.RecordPut):
             records.note(seq, event)
         else:
             nodes.note(seq, event)
+    found.gone_reservations += [(name,) for name in state.forgotten]
     _runs(found, state, new, specs)
     found.envs = list(envs.written.values())
     found.gone_nodes, found.nodes = nodes.rows(state)
@@ -96,6 +98,15 @@ def _runs(found: Changes, state: State, new: set[str], specs: dict[str, rows.Spe
         found.changed_runs.append(runrows.changed_run_row(run))
         if run.id in specs:
             found.edited_runs.append(runrows.edited_run_row(run, specs[run.id]))
+
+
+def _ended(found: Changes, state: State, reservation_id: str) -> None:
+    """Written or deleted after the new ones are in: it may be one of them."""
+    past = state.past_reservations.get(reservation_id)
+    if past is None:
+        found.gone_reservations.append((reservation_id,))
+    else:
+        found.ended_reservations.append(rows.reservation_row(past))
 
 
 def setting_rows(state: State, names: set[str]) -> Params:

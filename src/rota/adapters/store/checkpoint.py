@@ -30,6 +30,7 @@ def pack(state: State) -> bytes:
         "nodes": [codec.encode(node) for node in state.nodes.values()],
         "usage": {user: codec.encode(usage) for user, usage in state.usage.items()},
         "reservations": [codec.encode(one) for one in state.reservations.values()],
+        "past_reservations": [codec.encode(one) for one in state.past_reservations.values()],
         "runs": [envs.encode(run) for run in state.runs.values() if run.state not in ENDED],
         "envs": envs.texts,
     }
@@ -78,6 +79,9 @@ def _state(body: dict[str, Any]) -> State:
     for item in body.get("reservations", ()):  # as above
         one = codec.decode(Reservation, item)
         state.reservations[one.id] = one
+    for item in body.get("past_reservations", ()):  # as above
+        one = codec.decode(Reservation, item)
+        state.past_reservations[one.id] = one
     for item in body["runs"]:
         env = item["spec"].get("env")
         if isinstance(env, int):  # an older checkpoint has the environment itself
@@ -102,4 +106,4 @@ def replay_onto(state: State, stored: Iterable[StoredEvent]) -> None:
             run = state.runs.get(item.event.run_id)  # one that ended long ago may have been edited
             if run is not None and run.state in ENDED:
                 state.retire(run.id)
-        state.touched.clear()
+        state.committed()

@@ -11,7 +11,10 @@ from rota.core.run import ENDED, Run
 from rota.core.state import State
 from rota.core.usage import Usage
 
-_PLAIN = ("version", "at", "epoch", "boot_id", "next_seq", "paused", "pause_why", "policy", "caps", "reservations")
+_PLAIN = (
+    "version", "at", "epoch", "boot_id", "next_seq", "paused", "pause_why", "policy", "caps", "reservations",
+    "past_reservations",
+)  # fmt: skip
 
 
 def compare(a: State, b: State) -> list[str]:

@@ -101,7 +101,8 @@ def _usage(connection: Connection, state: State) -> None:
 
 def _reservations(connection: Connection, state: State) -> None:
     for name, body, sum_ in connection.execute(select(s.reservations)):
-        state.reservations[name] = rows.read_body("reservations", name, Reservation, body, sum_)
+        one = rows.read_body("reservations", name, Reservation, body, sum_)
+        (state.reservations if one.counted_until is None else state.past_reservations)[name] = one
 
 
 def _runs(connection: Connection, state: State, reader: runrows.RunReader, live: int) -> None:

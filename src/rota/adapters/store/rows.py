@@ -177,7 +177,7 @@ def read_record(row: Row) -> Record:
 
 # -- reservations ---------------------------------------------------------------------------------------------------
 def reservation_row(reservation: Reservation) -> tuple[Any, ...]:
-    """Written once: a reservation is made and ended, never changed."""
+    """Written when it is made, and again when it ends if it counts on: see `core.reservation`."""
     body = dumps(codec.encode(reservation))
     return (reservation.id, body, checksum(reservation.id, body))
 

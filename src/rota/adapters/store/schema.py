@@ -120,7 +120,7 @@ nodes = Table(
     Column("sum", BIG, nullable=False),
 )
 
-# GPUs that are kept for somebody: those to come and those of now
+# GPUs that are kept for somebody: those to come, those of now, and past ones that count against a bound still
 reservations = Table(
     "reservations",
     metadata,

@@ -39,6 +39,7 @@ class Statements:
         self.insert_attempt = self._insert(s.attempts)
         self.insert_key = self._insert(s.keys)
         self.insert_reservation = self._insert(s.reservations)
+        self.upsert_reservation = self._upsert(s.reservations)
         self.delete_node = self._compile(delete(s.nodes).where(s.nodes.c.id == bindparam("b_id")), ("b_id",))
         self.delete_reservation = self._compile(
             delete(s.reservations).where(s.reservations.c.id == bindparam("b_id")), ("b_id",)

@@ -77,6 +77,7 @@ class SqlStore:
             (sql.upsert_setting, found.settings),
             (sql.upsert_usage, found.usage),
             (sql.insert_reservation, found.reservations),
+            (sql.upsert_reservation, found.ended_reservations),
             (sql.delete_reservation, found.gone_reservations),
             (sql.delete_record, found.gone_records),
             (sql.upsert_record, found.records),

@@ -67,6 +67,8 @@ def _rest(event: e.Event) -> dict[str, Any]:
         case e.ReservationMade(reservation=made):
             when = {"start": made.start, "end": made.end, "gpus": gpu_names(made.placement)}
             return {"reservation_id": made.id, "user": made.user, "name": made.name, **when}
+        case e.ReservationEnded(reservation_id=ended, why=why):
+            return {"reservation_id": ended, "why": why}
         case e.NodeSeen(node=node):
             return {"node_id": node.id, "gpu_count": len(node.gpus), "alive": node.alive, "drained": node.drained}
     data: dict[str, Any] = codec.encode(event)
