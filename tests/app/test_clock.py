@@ -120,8 +120,8 @@ def test_a_clock_set_forward_does_not_end_reservations_or_runs(jumpy, clock):
 
 
 def crash(house: House, *runs: str) -> None:
-    """What a power cut does to a running attempt, as far as a test can: all its processes gone at once, and a record of
-    another boot. (The server is closed already.)"""
+    """What a power cut does to a running attempt, as far as a test can: all its processes gone at once, and records
+    of another boot. (The server is closed already.)"""
     for run_id in runs:
         attempt = f"{run_id}-1"
         record = json.loads((house.data / "attempts" / attempt / "pid").read_text())
@@ -129,11 +129,12 @@ def crash(house: House, *runs: str) -> None:
         for pid in (*record["tasks"], record["pid"]):
             os.kill(pid, signal.SIGKILL)
         until(lambda: not any(alive(pid) for pid in (*record["tasks"], record["pid"])), "all are gone")  # noqa: B023
-        with open(house.data / "attempts" / attempt / "lock", "r+") as lock:
-            claim = json.load(lock)
-            lock.seek(0)
-            lock.truncate()
-            json.dump({**claim, "boot_id": "an older boot"}, lock)
+        for name in ("lock", "pid"):
+            with open(house.data / "attempts" / attempt / name, "r+") as file:
+                content = json.load(file)
+                file.seek(0)
+                file.truncate()
+                json.dump({**content, "boot_id": "an older boot"}, file)
 
 
 @pytest.fixture
