@@ -80,15 +80,18 @@ def hold(places: Places) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @contextmanager
-def beside(uid: int, begin: Callable[[], Callable[[], str]]) -> Iterator[Callable[[], str]]:
+def beside(
+    uid: int, begin: Callable[[], Callable[[], str]], before: Callable[[], object] = bool
+) -> Iterator[Callable[[], str]]:
     """Run a process of another account that has begun when this returns. The function given back lets it finish and
-    returns what it said."""
+    returns what it said. `before` is called while the process is still root's."""
     said, says = os.pipe()
     stop, go = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(go)
+            before()
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)

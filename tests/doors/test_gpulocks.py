@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import site
@@ -9,14 +10,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
 from tests.adapters.test_gpulocks import beside
 from tests.app.house import until
-from tests.doors.server import Server
+from tests.doors.server import Server, curl
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for the NVML stand-in")
 SOURCE = Path(__file__).parents[1] / "probes" / "nvml_stand_in.c"
@@ -57,9 +61,10 @@ class Gpus:
 
 
 @pytest.fixture
-def gpus(tmp_path: Path) -> Iterator[Gpus]:
-    with ExitStack() as stack:
-        yield Gpus(tmp_path, stack)
+def gpus() -> Iterator[Gpus]:
+    """Not below pytest's own directory: every pytest that starts closes that one to other accounts again."""
+    with TemporaryDirectory(prefix="rota-gpus-") as where, ExitStack() as stack:
+        yield Gpus(Path(where), stack)
 
 
 def test_a_second_server_is_refused_also_from_another_network_namespace(gpus: Gpus) -> None:
@@ -95,21 +100,43 @@ def test_the_name_that_was_the_lock_once_is_none_in_a_strangers_hands(gpus: Gpus
 
     def stranger() -> Callable[[], str]:
         held = socket.socket(socket.AF_UNIX)
-        until(lambda: _bound(held), "no server of another test has the name")
+        held.bind("\0rota.gpus")
         return lambda: str(held.getsockname())
 
-    with beside(SQUATTER, stranger) as end:
-        ours = gpus.start(gpus.server())
-        assert ours.get("/gpu/status").ok()["cluster_status"]["available_gpus"] == 2
+    with _namespace() as there, beside(SQUATTER, stranger, before=partial(_enter, there)) as end:
+        ours = gpus.server(prefix=("nsenter", f"--net={there}"))
+        with ours.log.open("wb") as log:
+            ours.process = subprocess.Popen(ours.argv, env=ours.env, cwd=ours.where, stdout=log, stderr=log)
+        status = until(lambda: _on_socket(ours, "/gpu/status"), "the server answers")
+        assert status["cluster_status"]["available_gpus"] == 2
         assert end() == "b'\\x00rota.gpus'", "it had the name all the time"
+        ours.finish()
 
 
-def _bound(one: socket.socket) -> bool:
-    try:
-        one.bind("\0rota.gpus")
-    except OSError:
-        return False
-    return True
+@contextmanager
+def _namespace() -> Iterator[str]:
+    """A network namespace: names of abstract sockets are free there, whatever else runs on this machine."""
+    with subprocess.Popen(["unshare", "-n", "sleep", "100000"]) as holder:
+        there = f"/proc/{holder.pid}/ns/net"
+        try:
+            until(lambda: os.readlink(there) != os.readlink("/proc/self/ns/net"), "there is a namespace")
+            yield there
+        finally:
+            holder.kill()
+
+
+def _enter(namespace: str) -> None:
+    with open(namespace, "rb") as there:
+        assert ctypes.CDLL(None, use_errno=True).setns(there.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+
+
+def _on_socket(server: Server, path: str) -> Any:
+    """The answer over the unix socket, which can be reached from every network namespace; None = there is none yet."""
+    assert server.process is not None
+    assert server.process.poll() is None, f"it ended with {server.process.returncode}: {server.said()}"
+    options = ["--unix-socket", str(server.data / "rota.sock")]
+    answer = curl(f"http://localhost{path}", options=options, may_fail=True)
+    return answer.ok() if answer.status else None
 
 
 def _strangers(server: Server) -> Server:
