@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -127,5 +128,26 @@ def test_with_few_threads_reads_wait_for_those_that_there_are(
         assert not any(each.done() for each in more)
         stuck.set()
         assert await asyncio.gather(first, *more) == [True, *range(5)]
+
+    asyncio.run(read())
+
+
+def test_work_is_followed_by_a_rest_of_its_own_key() -> None:
+    """So that one who has much to work out leaves half of the processor to others."""
+
+    async def read() -> None:
+        threads = FileReads("rota-files", of_one=1, limit_s=None, rest=1.0)
+
+        def work() -> float:
+            begun = time.thread_time()
+            while time.thread_time() - begun < 0.05:
+                pass
+            return time.monotonic()
+
+        first = await threads.read("busy", work)
+        await threads.read("other", lambda: None)
+        assert await threads.read("busy", time.monotonic) - first > 0.045
+        await threads.read("other", lambda: None)
+        assert len(threads._rests) <= 2, "a rest that is over is forgotten"
 
     asyncio.run(read())

@@ -884,7 +884,7 @@ def test_a_process_that_was_looked_at_is_not_looked_at_again(house, person, monk
 
     for name in ("look", "attempt_of"):
         monkeypatch.setattr(leases(house)._processes, name, refused)
-    assert leases(house).try_out(Caller(ANN, 0), looked, 1).result(PATIENCE_S).state is S.QUEUED
+    assert leases(house).try_out(Caller(ANN, 0), looked, 1).state is S.QUEUED
     assert leases(house).ask(Caller(ANN, 0), looked, 1).granted.result(PATIENCE_S).gpus
     with pytest.raises(NotAlive):
         leases(house).ask(Caller(ANN, 0), nobody, 1)
@@ -892,17 +892,17 @@ def test_a_process_that_was_looked_at_is_not_looked_at_again(house, person, monk
 
 def test_trying_out_takes_nothing(house, person):
     process = person()
-    run = leases(house).try_out(Caller(ANN, 0), process.pid, 3, "k").result(PATIENCE_S)
+    run = leases(house).try_out(Caller(ANN, 0), process.pid, 3, "k")
     assert (run.state, run.user, run.spec.request.gpus) == (S.QUEUED, "ann", 3)
     assert house.rota.view().runs == {}
     grant = ask(house, process, 3, "k").granted.result(PATIENCE_S)
-    assert leases(house).try_out(Caller(ANN, 0), process.pid, 3, "k").result(PATIENCE_S).id == grant.run_id
+    assert leases(house).try_out(Caller(ANN, 0), process.pid, 3, "k").id == grant.run_id
     with pytest.raises(Conflict, match="another number"):
         leases(house).try_out(Caller(ANN, 0), process.pid, 4, "k")
     with pytest.raises(Invalid):
         leases(house).try_out(Caller(ANN, 0), process.pid, 9)
     with pytest.raises(Forbidden):
-        leases(house).try_out(Caller(Principal("eve", Role.VIEWER), 0), process.pid, 1).result(PATIENCE_S)
+        leases(house).try_out(Caller(Principal("eve", Role.VIEWER), 0), process.pid, 1)
     with pytest.raises(NotAlive):
         leases(house).try_out(Caller(ANN, 0), 0, 1)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event, current_thread
 
 import pytest
 
+from rota.app.budget import Quotas
 from rota.app.commands import (
     Archive,
     Cancel,
@@ -24,15 +28,18 @@ from rota.app.commands import (
     Submit,
     SubmitMany,
 )
-from rota.app.errors import Conflict, Forbidden, Invalid, NotFound, Refused
+from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Refused
 from rota.app.ports import RunFilter
+from rota.app.service import HANDLERS
+from rota.app.submit import submit_many
 from rota.core.policy import Policy
 from rota.core.run import RunState
+from rota.core.state import State
 from tests.app.house import ANN, BOB, PATIENCE_S, ROOT
 
 
 def tried(house, command, who=ROOT):
-    return house.rota.try_out(who, command).result(PATIENCE_S)
+    return house.rota.try_out(who, command)
 
 
 @pytest.fixture
@@ -102,15 +109,66 @@ def test_a_key_is_looked_up_and_not_used_up(house):
     assert house.submit("false", key="new", held=True), "for whatever request"
 
 
-def test_what_was_tried_sees_the_rest_of_its_batch(house):
-    with house.occupied():
+def test_it_sees_what_was_sent_before_it(house):
+    with ThreadPoolExecutor(2) as threads, house.occupied():
         sent = house.rota.send(ANN, PutRecord(Draft("sweep", "s", "{}")))
-        dry = house.rota.try_out(ANN, PutRecord(Draft("sweep", "s", "{}"), fresh=True))
         with_key = house.rota.send(ANN, Submit(house.spec("true"), key="k", held=True))
-        same = house.rota.try_out(ANN, Submit(house.spec("true"), key="k", held=True))
+        dry = threads.submit(tried, house, PutRecord(Draft("sweep", "s", "{}"), fresh=True), ANN)
+        same = threads.submit(tried, house, Submit(house.spec("true"), key="k", held=True), ANN)
     assert sent.result(60).id == "s"
     assert isinstance(dry.exception(60), Conflict)
     assert same.result(60).id == with_key.result(60).id
+
+
+def test_the_writer_goes_on_while_something_is_tried(house, monkeypatch):
+    """It would hold up everybody's commands else, and nothing that is written bounds how much is tried."""
+    begun, go_on = Event(), Event()
+
+    def slow(desk, who, command):
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        return submit_many(desk, who, command)
+
+    monkeypatch.setitem(HANDLERS, SubmitMany, slow)
+    with ThreadPoolExecutor(1) as threads:
+        dry = threads.submit(tried, house, SubmitMany((Submit(house.spec("true"), held=True),)), ANN)
+        try:
+            assert begun.wait(PATIENCE_S)
+            other = house.rota.send(BOB, Submit(house.spec("true"), held=True)).result(PATIENCE_S)
+            assert not dry.done()
+        finally:
+            go_on.set()
+        assert dry.result(PATIENCE_S)[0].id != other.id, "its name was not given to another meanwhile"
+    assert list(house.rota.view().runs) == [other.id]
+
+
+def test_the_writer_copies_the_state_once_for_all_that_is_tried_between_two_changes(house, monkeypatch):
+    copies, fork = Counter[str](), State.fork
+
+    def counted(state):
+        copies[current_thread().name] += 1
+        return fork(state)
+
+    house.submit("true", held=True)
+    monkeypatch.setattr(State, "fork", counted)
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda n: tried(house, Submit(house.spec("true"), held=True), ANN), range(40)))
+        assert {run.state for run in found} == {RunState.HELD}
+        assert copies["rota-loop"] == 1
+        changed = house.submit("true", held=True)
+        assert tried(house, Cancel(changed), ANN).state is RunState.CANCELLED, "what was answered is there"
+        assert copies["rota-loop"] == 2
+
+
+def test_it_is_refused_where_the_budget_is_spent(house):
+    """The same words as in earnest."""
+    house.parts.service._loop.budget.quotas = Quotas(ledger=1)
+    house.do(Submit(house.spec("true"), held=True), ANN)
+    with pytest.raises(Full) as dry:
+        tried(house, Submit(house.spec("true"), held=True), ANN)
+    with pytest.raises(Full) as real:
+        house.do(Submit(house.spec("true"), held=True), ANN)
+    assert dry.value.message.partition(" send ")[0] == real.value.message.partition(" send ")[0]
 
 
 def test_a_trial_teaches_the_predictions_nothing(house):

@@ -25,6 +25,7 @@ from rota.app.errors import Refused
 from rota.app.loop import Loop
 from rota.app.ports import KeyRecord, Report, StoreBusy, StoreFull
 from rota.app.service import HANDLERS, Service
+from rota.app.trials import copied
 from rota.core.check import check
 from rota.core.events import Event
 from rota.core.node import Node, simulated_cluster
@@ -174,9 +175,9 @@ class System:
         And a refusal has written nothing."""
         handler, before = HANDLERS[type(command)], (desk.state.version, len(desk.events), len(desk.keys))
         foretold = None
-        if self.rnd.random() < 0.2:
+        if self.rnd.random() < 0.2 and not (desk.events or desk.keys):  # what the batch has is not in the store yet
             try:
-                handler(desk.trial(), who, command)
+                handler(desk.trial(copied(desk.state)), who, command)
                 foretold = "done"
             except Refused as refusal:
                 foretold = refusal.message

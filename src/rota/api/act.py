@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from concurrent.futures import Future
 from typing import Any
 
 from rota.api.house import House
@@ -15,7 +14,7 @@ from rota.app.commands import Command
 async def act(house: House, who: Principal, command: Command, dry_run: bool = False) -> Any:
     """The answer once it is durable, or Refused. A dry run asks the same handler and writes nothing."""
     if dry_run:
-        return await answers().wait(house.service.try_out(who, command))
+        return await house.trials.read(who.name, lambda: house.service.try_out(who, command))
     expected = answers().expect()
     house.service.post(who, command, expected)
     return await expected.waiting
@@ -32,11 +31,6 @@ class Answers:
 
     def expect(self) -> _Expected:
         return _Expected(self)
-
-    def wait(self, sent: Future[Any]) -> asyncio.Future[Any]:
-        expected = _Expected(self)
-        sent.add_done_callback(expected.copy)
-        return expected.waiting
 
     def ring(self, expected: _Expected) -> None:
         """On any thread. The bell is read after the answer lies there and unset before they are handed out, so none is
@@ -82,13 +76,6 @@ class _Expected:
 
     def done(self) -> bool:
         return self._there
-
-    def copy(self, sent: Future[Any]) -> None:
-        error = sent.exception()
-        if error is None:
-            self.set_result(sent.result())
-        else:
-            self.set_exception(error)
 
     # -- on the event loop --------------------------------------------------------------------------------------------
     def hand_out(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -38,17 +39,20 @@ class FileReads:
         calls: int = MAX_CALLS,
         calls_of_one: int = MAX_CALLS,
         limit_s: float | None = LIMIT_S,
+        rest: float = 0.0,
         doing: str = "reading the files of run",
     ) -> None:
         """`of_one`: how many threads one run's files may take, or whatever else its work is kept apart by.
-        `calls_of_one`: how many calls for it may read or wait."""
+        `calls_of_one`: how many calls for it may read or wait. `rest`: how long its next call waits at least, times
+        what the last one took of the processor, so that work in Python leaves time to others."""
         self._name, self._most_threads, self._most_calls, self._limit_s = name, threads, calls, limit_s
-        self._of_one, self._calls_of_one, self._doing = of_one, calls_of_one, doing
-        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._of_one, self._calls_of_one, self._rest, self._doing = of_one, calls_of_one, rest, doing
+        self._work: SimpleQueue[_Call] = SimpleQueue()
         self._started = 0
         self._calls = 0
         self._idle = asyncio.Semaphore(threads)
         self._lanes: dict[str, _Lane] = {}
+        self._rests: dict[str, float] = {}  # until when; those that are over go with the next
 
     async def read(self, key: str, work: Callable[[], T]) -> T:
         """Return what `work` returns, called in a thread. Raises Unavailable when that takes too long, when too many
@@ -68,13 +72,15 @@ class FileReads:
     async def _begin(self, key: str, work: Callable[[], T]) -> asyncio.Future[T]:
         lane = self._lanes.setdefault(key, _Lane(self._of_one))
         lane.users += 1
-        future: Future[T] = Future()
+        call = _Call(work)
         try:
             await lane.slots.acquire()
             try:
+                if key in self._rests:
+                    await asyncio.sleep(self._rests.pop(key) - time.monotonic())
                 await self._idle.acquire()
                 try:
-                    self._submit(future, work)
+                    self._submit(call)
                 except BaseException:
                     self._idle.release()
                     raise
@@ -84,10 +90,11 @@ class FileReads:
         except BaseException:
             self._leave(key, lane)
             raise
-        reading = asyncio.wrap_future(future)
+        reading: asyncio.Future[T] = asyncio.wrap_future(call.future)
 
         def ended(reading: asyncio.Future[T]) -> None:
             self._idle.release()
+            self._begin_rest(key, call.took_s)
             lane.slots.release()
             self._leave(key, lane)
             if not reading.cancelled():
@@ -96,15 +103,22 @@ class FileReads:
         reading.add_done_callback(ended)
         return reading
 
+    def _begin_rest(self, key: str, took_s: float) -> None:
+        now = time.monotonic()
+        if self._rest * took_s:
+            self._rests[key] = now + self._rest * took_s
+        while self._rests and next(iter(self._rests.values())) < now:
+            del self._rests[next(iter(self._rests))]
+
     def _leave(self, key: str, lane: _Lane) -> None:
         lane.users -= 1
         if not lane.users:
             del self._lanes[key]
 
-    def _submit(self, future: Future[Any], work: Callable[[], Any]) -> None:
+    def _submit(self, call: _Call) -> None:
         if self._started < self._most_threads:
             self._start()
-        self._work.put((future, work))
+        self._work.put(call)
 
     def _start(self) -> None:
         """Start one more thread. At the machine's limit those that there are go on, and the next call tries again."""
@@ -121,12 +135,31 @@ class FileReads:
 
     def _run(self) -> None:
         while True:
-            future, work = self._work.get()
-            try:
-                future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - it is the caller's, and the thread goes on
-                future.set_exception(error)
-            del future, work
+            self._work.get().do()
+
+
+class _Call:
+    __slots__ = ("future", "took_s", "work")
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.future: Future[Any] = Future()
+        self.took_s = 0.0  # of the processor
+
+    def do(self) -> None:
+        """Answer the future, on this thread."""
+        begun = time.thread_time()
+        found: Any = None
+        error: BaseException | None = None
+        try:
+            found = self.work()
+        except BaseException as raised:  # noqa: BLE001 - it is the caller's, and the thread goes on
+            error = raised
+        self.took_s = time.thread_time() - begun
+        if error is None:
+            self.future.set_result(found)
+        else:
+            self.future.set_exception(error)
 
 
 class _Lane:

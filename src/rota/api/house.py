@@ -17,6 +17,7 @@ from rota.api.hub import Hub
 from rota.api.limits import Buckets
 from rota.api.looks import lookers
 from rota.api.read_slots import ReadSlots
+from rota.api.trials import sweep_threads, trial_threads
 from rota.app.authz import Principal, Role
 from rota.app.leases import Leases
 from rota.app.ports import Detector, Processes, Samples
@@ -44,6 +45,8 @@ class House:
     looks: FileReads = field(default_factory=lookers)
     followed: FileReads = field(default_factory=followers)
     forecasts: FileReads = field(default_factory=forecasters)
+    trials: FileReads = field(default_factory=trial_threads)
+    sweeps: FileReads = field(default_factory=sweep_threads)
     reads: ReadSlots = field(default_factory=ReadSlots)
     agents: Buckets = field(init=False)
     groups: Groups = field(init=False)

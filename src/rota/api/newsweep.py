@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -153,10 +152,13 @@ async def _make(
     key: str | None,
     dry_run: bool,
 ) -> tuple[Record, Mapping[str, RunState]]:
-    build = partial(_submits, house, who, asked, sweep_id, owner=owner, key=key, most=asked.max_runs)
-    submits = await asyncio.to_thread(build)
-    command = SubmitMany(submits, (Draft(KIND, sweep_id, json.dumps(body)),))
-    runs: list[Run] = await act(house, who, command, dry_run)
+    def make() -> list[Run]:
+        submits = _submits(house, who, asked, sweep_id, owner=owner, key=key, most=asked.max_runs)
+        command = SubmitMany(submits, (Draft(KIND, sweep_id, json.dumps(body)),))
+        made: list[Run] = house.service.try_out(who, command) if dry_run else house.service.do(who, command, None)
+        return made
+
+    runs = await house.sweeps.read(who.name, make)
     record = None if dry_run else await asyncio.to_thread(house.service.record, KIND, sweep_id)
     if record is None:
         record = Record(KIND, sweep_id, "", 0, runs[0].submitted_at, who.name, body)

@@ -65,26 +65,21 @@ class Desk:
         # how many records of each kind there are, by each caller and ("") by all, once counted
         self.kinds: dict[tuple[str, str], int] = {} if kinds is None else kinds
 
-    def trial(self) -> Desk:
-        """A desk to try something out on: what is written there goes nowhere."""
-        state, kinds = self.state.fork(), dict(self.kinds)
-        twin = Desk(
+    def trial(self, state: State) -> Desk:
+        """Return a desk of this moment on a copy of the state, for another thread to try something out on once this
+        batch is durable: its keys and records are then found in the store."""
+        return Desk(
             state,
             self.store,
             self.now,
             self.tick,
             self._new_id,
-            kinds=kinds,
+            kinds=dict(self.kinds),
             accounts=self.accounts,
             budget=self.budget,
-            envs=self.envs,
             shortage=self.shortage,
             checkpoints=self.checkpoints,
         )
-        twin.state.history = self.state.history.copy()
-        twin.state.touched = dict(self.state.touched)
-        twin.keys, twin.records = dict(self.keys), dict(self.records)
-        return twin
 
     def must_have_space(self) -> None:
         if self.shortage:

@@ -154,20 +154,18 @@ class Leases:
 
     def try_out(
         self, caller: Caller, pid: int | Looked, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
-    ) -> Future[Run]:
+    ) -> Run:
         """The run that asking would make, or has made under this key; or the refusal. Nothing is taken."""
         looked = self._looked(pid)
         who, seen = self._checked(caller, looked, gpus, key)
         with self._lock:
             lease = self._known(who, seen, gpus, key)
             known = lease.run_id if lease is not None else ""
-        if not known:
-            return self._service.try_out(
-                who, Submit(self._spec(who, replace(looked, seen=seen), gpus, key, name, argv))
-            )
-        future: Future[Run] = Future()
-        future.set_result(self._service.run(known))
-        return future
+        if known:
+            return self._service.run(known)
+        spec = self._spec(who, replace(looked, seen=seen), gpus, key, name, argv)
+        tried: Run = self._service.try_out(who, Submit(spec))
+        return tried
 
     def release(self, who: Principal, run_id: str) -> Future[Run]:
         """Give it back while the process lives on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 PER_SECOND = 1 << 16
 AHEAD_S = 3600.0  # an id further in the future was not given by a clock
 _LAST = (1 << 48) - 1
@@ -16,6 +18,7 @@ class NewIds:
     """
 
     def __init__(self) -> None:
+        self._lock = Lock()  # dry runs name runs, too, in threads of their own
         self._given = 0
 
     def go_on_from(self, newest: str, now: float) -> None:
@@ -25,5 +28,6 @@ class NewIds:
             self._given = max(self._given, number)
 
     def __call__(self, now: float) -> str:
-        self._given = max(self._given + 1, int(now * PER_SECOND))
-        return f"{self._given & _LAST:012x}"
+        with self._lock:
+            given = self._given = max(self._given + 1, int(now * PER_SECOND))
+        return f"{given & _LAST:012x}"

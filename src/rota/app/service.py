@@ -22,6 +22,7 @@ from rota.app.outlook import Outlook, Prospect
 from rota.app.ports import LogChunk, Record, RunFilter, StoredEvent, StoreError, UserTotal
 from rota.app.sampler import Sampler
 from rota.app.tally import Counter, Tally
+from rota.app.trials import Trials
 from rota.app.views import View
 from rota.core import events as e
 from rota.core.alternatives import Alternative
@@ -94,6 +95,7 @@ class Service:
         self._waiters: dict[str, list[Future[Run]]] = {}
         self._lock = Lock()
         self.broken: list[BaseException] = []  # why the loop has stopped
+        self._trials = Trials(loop.call)
         self._counter = Counter(loop.store, loop.window, loop.now)
         self._outlook = Outlook(lambda: loop.window.version, loop.now, lambda: self.ask(self._copied), loop.window.run)
         self._calibrator = Calibrator(loop.store, loop.window.run, self._put_away)
@@ -121,15 +123,15 @@ class Service:
         large = isinstance(command, c.SubmitMany) and len(command.submits) >= LARGE
         self._loop.post(work, answer, large=large)
 
-    def try_out(self, who: Principal, command: c.Command) -> Future[Any]:
-        """What the command would answer, or the refusal it would meet. Nothing is written."""
-        handler = HANDLERS[type(command)]
-
-        def work(desk: Desk) -> Any:
+    def try_out(self, who: Principal, command: c.Command) -> Any:
+        """Return what the command would answer, or raise the refusal it would meet. Nothing is written. It is worked on
+        in the caller's thread, and may take as long as the command itself would."""
+        desk = self._trials.desk()
+        try:
             _admit(desk, who, command)
-            return handler(desk.trial(), who, command)
-
-        return self._loop.call(work)
+            return HANDLERS[type(command)](desk, who, command)
+        except StoreError as error:
+            raise Unavailable(f"the store does not answer: {error}; send it again") from error
 
     def do(self, who: Principal, command: c.Command, timeout_s: float | None = 30.0) -> Any:
         return self.send(who, command).result(timeout_s)

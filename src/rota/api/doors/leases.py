@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rota.api.act import act, answers
+from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.bare import dry_run_of, key_of, served_by
 from rota.api.connections import account
@@ -167,9 +167,10 @@ async def acquire(request: Request) -> Response:
     body = await _object(request)
     pid, gpus = _whole(body, "pid"), _whole(body, "num_gpus", 1)
     caller, key, becomes = _caller(request.scope), key_of(request), _becomes(body)
-    looked = await house.looks.read(_asker(request.scope, caller.uid), partial(house.leases.look, pid))
+    asker = _asker(request.scope, caller.uid)
+    looked = await house.looks.read(asker, partial(house.leases.look, pid))
     if dry_run_of(request):
-        run = await answers().wait(house.leases.try_out(caller, looked, gpus, key, **becomes))
+        run = await house.trials.read(asker, partial(house.leases.try_out, caller, looked, gpus, key, **becomes))
         return Json({"job_id": run.id, "gpus": "", "dry_run": True})
     return await _granted(house.leases.ask(caller, looked, gpus, key, **becomes), request)
 
