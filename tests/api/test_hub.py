@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing as _aclosing
-from contextlib import contextmanager
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rota.api import hub as module
 from rota.api.house import House
 from rota.api.hub import Behind, Hub, Told, TooMany
+from rota.app.authz import Principal, Role
 from rota.app.commands import Pause, Resume
 from rota.app.errors import NotFound
 from rota.app.ports import StoredEvent
@@ -27,10 +28,21 @@ from rota.core.resources import Request
 from rota.core.run import Cause, Exit, RunState, Spec
 from tests.api.kit import ROOT
 
+MAL, ANN = Principal("mallory", Role.VIEWER), Principal("ann", Role.USER)
 
-def aclosing(stream: AsyncIterator[Told | None]) -> Any:
-    closing: Any = stream  # a generator, which has more to it than its type says
-    return _aclosing(closing)
+
+async def one_by_one(
+    hub: Hub, after: int | None, pause_s: float = 0.001, who: Principal = ROOT
+) -> AsyncGenerator[Told | None, None]:
+    """None = nothing to tell for a while."""
+    async with aclosing(hub.watch(after, who, pause_s)) as stream:
+        async for some in stream:
+            for told in some or (None,):
+                yield told
+
+
+def watching(hub: Hub, after: int | None, pause_s: float = 0.001, who: Principal = ROOT) -> Any:
+    return aclosing(one_by_one(hub, after, pause_s, who))
 
 
 class Ledger:
@@ -87,7 +99,7 @@ def secret() -> e.Event:
 
 @contextmanager
 def small_ring(ring: int = 4, page: int = 3) -> Any:
-    with patch.object(module, "RING", ring), patch.object(module, "FROM_STORE", page):
+    with patch.multiple(module, RING=ring, FROM_STORE=page, TOGETHER_BYTES=1):  # each event comes alone
         yield
 
 
@@ -108,7 +120,7 @@ class Watcher:
     async def read(self) -> bool:
         """Whether there was anything."""
         if self._stream is None:
-            self._stream = self._hub.watch(self._last, pause_s=0.001)
+            self._stream = one_by_one(self._hub, self._last)
         try:
             told = await anext(self._stream)
         except Behind:
@@ -220,7 +232,7 @@ def test_who_does_not_read_is_dropped_and_comes_back_without_a_gap() -> None:
 
 def test_from_now_on_and_from_a_number_that_is_not_there_yet() -> None:
     async def story(ledger: Ledger, hub: Hub) -> None:
-        async with aclosing(hub.watch(None, 0.001)) as now, aclosing(hub.watch(10**9, 0.001)) as odd:
+        async with watching(hub, None) as now, watching(hub, 10**9) as odd:
             assert await anext(now) is None
             assert await anext(odd) is None
             ledger.commit(switch())
@@ -237,11 +249,79 @@ def test_from_now_on_and_from_a_number_that_is_not_there_yet() -> None:
 def test_there_is_room_for_so_many_and_no_more() -> None:
     async def story(ledger: Ledger, hub: Hub) -> None:
         with patch.object(module, "MAX_WATCHERS", 1):
-            async with aclosing(hub.watch(None, 0.001)) as first:
+            async with watching(hub, None) as first:
                 await anext(first)
                 with pytest.raises(TooMany):
-                    await anext(hub.watch(None))
+                    await anext(hub.watch(None, ROOT))
         assert hub.watchers == 0
+
+    run(story)
+
+
+def test_one_caller_has_so_many_watchers_and_others_have_theirs() -> None:
+    async def story(ledger: Ledger, hub: Hub) -> None:
+        with patch.object(module, "MAX_OF_ONE", 1):
+            async with watching(hub, None, who=MAL) as first, watching(hub, None, who=ANN) as other:
+                await anext(first)
+                with pytest.raises(TooMany, match="mallory has 1 watchers of events already; close some"):
+                    await anext(hub.watch(None, MAL))
+                await anext(other)
+            async with watching(hub, None, who=MAL) as again, watching(hub, None) as one, watching(hub, None) as two:
+                for stream in (again, one, two):  # an admin has no bound
+                    await anext(stream)
+        assert not hub._of_caller
+
+    run(story)
+
+
+def test_one_caller_s_watchers_read_from_the_store_one_at_a_time_and_others_beside_them() -> None:
+    async def story(ledger: Ledger, hub: Hub) -> None:
+        go_on, begun, events = threading.Event(), list[str](), ledger.events
+
+        def slow(after: int, limit: int) -> list[StoredEvent]:
+            begun.append(threading.current_thread().name)
+            assert go_on.wait(60)
+            return events(after, limit)
+
+        ledger.events = slow  # type: ignore[method-assign]
+        streams = [hub.watch(0, who) for who in (MAL, MAL, MAL, ANN)]
+        reading = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        try:
+            async with asyncio.timeout(60):
+                while len(begun) < 2:
+                    await asyncio.sleep(0.001)
+                assert await asyncio.to_thread(lambda: "free"), "threads of other calls"
+            await settle()
+            assert len(begun) == 2, "one of each caller"
+            assert all(name.startswith("rota-replay") for name in begun)
+        finally:
+            go_on.set()
+        found = await asyncio.gather(*reading)
+        assert [[told.seq for told in some] for some in found] == [[1, 2, 3, 4, 5]] * 4, "many at once"
+        for stream in streams:
+            await stream.aclose()
+
+    run(story, before=5)
+
+
+def test_what_comes_at_once_is_bounded_in_bytes() -> None:
+    async def story(ledger: Ledger, hub: Hub) -> None:
+        with patch.object(module, "TOGETHER_BYTES", 1000), patch.object(module, "PAGE_BYTES", 3000):
+            for after in (0, 100):  # from the store, and from the ring
+                ledger.commit(*(e.SchedulingPaused(at=0.0, by="ann", why="x" * 300) for _ in range(100)))
+                ledger.tell()
+                await settle()
+                reader = hub if after else Hub(ledger)  # type: ignore[arg-type]
+                if not after:
+                    await reader.open()
+                got = list[int]()
+                async with aclosing(reader.watch(after, ROOT, 0.001)) as stream:
+                    async for some in stream:
+                        if not some:
+                            break
+                        assert sum(len(told.text) for told in some[:-1]) < 1000
+                        got += [told.seq for told in some]
+                assert got == list(range(after + 1, after + 101))
 
     run(story)
 
@@ -277,7 +357,7 @@ def test_whose_they_are() -> None:
         assert [told.owner for told in hub._ring] == owners
         again = Hub(ledger)  # type: ignore[arg-type]
         await again.open()
-        async with aclosing(again.watch(0, 0.001)) as stream:
+        async with watching(again, 0) as stream:
             found = [await anext(stream) for _ in range(9)]
         assert [told.owner for told in found if told is not None] == owners
         assert [told.text for told in found if told is not None] == [told.text for told in hub._ring]
@@ -300,7 +380,7 @@ def test_with_a_real_house_behind_it(house: House) -> None:
     async def story() -> None:
         await house.hub.open()
         first = house.hub.last
-        async with aclosing(house.hub.watch(None)) as stream:
+        async with watching(house.hub, None, 15.0) as stream:
             waiting = asyncio.ensure_future(anext(stream))
             await asyncio.sleep(0)
             await asyncio.wrap_future(house.service.send(ROOT, Pause("a look")))

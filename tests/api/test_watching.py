@@ -15,7 +15,7 @@ import uvloop
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from rota.api import follow, patient, serve
+from rota.api import follow, hub, patient, serve
 from rota.api.doors import stream
 from rota.api.house import House
 from rota.api.hub import Told
@@ -157,18 +157,18 @@ def test_who_reads_nothing_is_hung_up_on(
     monkeypatch.setattr(stream, "CLOSE_WITHIN_S", 0.5)
 
     async def what(doors: Doors) -> None:
-        hub = doors.house.hub
-        first = hub.last + 1  # more than all buffers on the way can take
+        house_hub = doors.house.hub
+        first = house_hub.last + 1  # more than all buffers on the way can take
         long = e.SchedulingPaused(at=0.0, by="ann", why="x" * 100_000)
-        hub._ring += [Told(seq, long, None) for seq in range(first, first + 400)]
-        hub.last = first + 399
+        house_hub._ring += [Told(seq, long, None) for seq in range(first, first + 400)]
+        house_hub.last = first + 399
         with socket.create_connection(("127.0.0.1", doors.port)) as deaf:
             upgrade = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
             key = "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
             more = upgrade + key if path.startswith("/ws") else ""
             deaf.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{more}\r\n".encode())
-            await until(lambda: hub.watchers == 1)
-            await until(lambda: hub.watchers == 0)
+            await until(lambda: house_hub.watchers == 1)
+            await until(lambda: house_hub.watchers == 0)
             await until(lambda: doors.lines == 0)  # and what it did not read is gone, too
 
     with caplog.at_level(logging.WARNING):
@@ -195,6 +195,37 @@ def test_from_now_on_has_a_number_to_come_back_with(tmp_path: Path) -> None:
         writer.close()
         async with doors.ws(f"/ws?after={now}") as watch:
             assert [json.loads(await watch.recv())["seq"] for _ in range(2)] == [now + 1, last]
+
+    story(tmp_path, what)
+
+
+def test_one_caller_has_so_many_watchers_and_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "MAX_OF_ONE", 2)
+
+    async def what(doors: Doors) -> None:
+        gate, service = doors.house.gate, doors.house.service
+        ann, _ = await asyncio.to_thread(issue, service, gate)
+        ben, _ = await asyncio.to_thread(issue, service, gate, "ben")
+        lines = [await doors.open("/events?after=0", f"x-auth-token: {ann}") for _ in range(2)]
+        await until(lambda: doors.house.hub.watchers == 2)
+        reader, writer = await asyncio.open_connection("127.0.0.1", doors.port)
+        writer.write(f"GET /events HTTP/1.1\r\nhost: localhost\r\nx-auth-token: {ann}\r\n\r\n".encode())
+        answer = await reader.readuntil(b"}")
+        assert answer.startswith(b"HTTP/1.1 429 ")
+        assert b"retry-after: 5\r\n" in answer.lower()
+        assert b"ann has 2 watchers of events already; close some before opening more" in answer
+        async with doors.ws("/ws?after=0", **{"X-Auth-Token": ann}) as watch:
+            with pytest.raises(ConnectionClosed) as closed:
+                await watch.recv()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 4013
+        lines.append(await doors.open("/events?after=0", f"x-auth-token: {ben}"))
+        await lines[-1][0].readuntil(b"id: ")
+        lines[0][1].close()
+        await until(lambda: doors.house.hub.watchers == 2)
+        lines.append(await doors.open("/events", f"x-auth-token: {ann}"))
+        for one in (writer, *(each for _, each in lines[1:])):
+            one.close()
 
     story(tmp_path, what)
 

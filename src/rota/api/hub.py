@@ -4,24 +4,36 @@ What makes or revokes a token is not told. The newest events are kept once, in a
 a watcher is no more than a place in it, so a thousand of them cost little here; what is on its way to each, its
 connection bounds. Who comes back after a while reads what it missed from the store first, as far back as that goes. Who
 cannot keep up is dropped, and can come back at the place it had reached.
+
+Reading from the store is work: events are decoded and rendered. It is done in threads of its own, page by page, for one
+watcher of a caller at a time, with a rest after each page as long as the page took.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 
 from rota.api.answers import dumps
+from rota.api.filereads import FileReads
 from rota.api.render.events import as_message, is_secret
+from rota.app.authz import Principal, Role
 from rota.app.errors import NotFound
 from rota.app.service import Service
 from rota.core import events as e
 from rota.core.run import ENDED
 
 RING = 10_000
-FROM_STORE = 500
+FROM_STORE = 200  # events of a page
+PAGE_BYTES = 1 << 20  # what a page keeps in memory until its watcher has read it, about
+TOGETHER_BYTES = 16 << 10  # what is sent at once, about
 MAX_WATCHERS = 20_000
+MAX_OF_ONE = 100  # watchers of one caller who is no admin
+REPLAY_THREADS = 2
 
 
 class Told:
@@ -47,7 +59,7 @@ class Behind(Exception):
 
 
 class TooMany(Exception):
-    """There are MAX_WATCHERS already."""
+    """There are MAX_WATCHERS already, or MAX_OF_ONE of this caller."""
 
 
 class Hub:
@@ -62,6 +74,16 @@ class Hub:
         self._closed = False
         self.last = 0  # seq of the newest event
         self.watchers = 0
+        self._of_caller: Counter[str] = Counter()
+        self._replays = FileReads(
+            "rota-replay",
+            threads=REPLAY_THREADS,
+            of_one=1,
+            calls=MAX_WATCHERS,
+            calls_of_one=MAX_WATCHERS,
+            limit_s=None,
+            rest=1.0,
+        )
 
     async def open(self) -> None:
         """Before the first request."""
@@ -111,37 +133,48 @@ class Hub:
             return self._owners.pop(event.run_id, "")
         return self._owners.get(event.run_id, "")
 
-    async def watch(self, after: int | None, pause_s: float = 15.0) -> AsyncGenerator[Told | None, None]:
-        """Everything after `after` (None = from now on), then whatever happens. None = nothing to tell, for a while or
-        in what came: an occasion to look whether the watcher is still welcome."""
+    def refusal(self, who: Principal) -> str:
+        """Return why one more watcher of this caller would be too many; "" = it is welcome."""
         if self.watchers >= MAX_WATCHERS:
-            raise TooMany
+            return f"{MAX_WATCHERS} are watching already"
+        if who.role is not Role.ADMIN and self._of_caller[who.name] >= MAX_OF_ONE:
+            return f"{who.name} has {MAX_OF_ONE} watchers of events already; close some before opening more"
+        return ""
+
+    async def watch(
+        self, after: int | None, who: Principal, pause_s: float = 15.0
+    ) -> AsyncGenerator[Sequence[Told], None]:
+        """Yield everything after `after` (None = from now on), then whatever happens, some events at a time. None at
+        all = nothing to tell, for a while or in what came: an occasion to look whether the watcher is still welcome."""
+        why = self.refusal(who)
+        if why:
+            raise TooMany(why)
         self.watchers += 1
+        self._of_caller[who.name] += 1
         try:
             place = self.last if after is None else min(after, self.last)
             while place < (floor := self._floor):
-                missed = await asyncio.to_thread(self._missed, place, floor)
-                for seq, told in missed:
-                    place = seq
-                    if told is not None:
-                        yield told
-                if not missed:
-                    place = floor
+                page, place = await self._replays.read(who.name, partial(self._missed, place, floor))
+                for some in _together(page):
+                    yield some
             index = self._base + bisect_right(self._ring, place, key=lambda told: told.seq)
             async for news in self._follow(index, pause_s):
                 yield news
         finally:
             self.watchers -= 1
+            self._of_caller[who.name] -= 1
+            if not self._of_caller[who.name]:
+                del self._of_caller[who.name]
 
-    async def _follow(self, index: int, pause_s: float) -> AsyncIterator[Told | None]:
+    async def _follow(self, index: int, pause_s: float) -> AsyncIterator[Sequence[Told]]:
         while True:
             news = self._news
             while index < self._base + len(self._ring):
                 if index < self._base:
                     raise Behind
-                told = self._ring[index - self._base]
-                index += 1
-                yield told
+                some = next(_together(islice(self._ring, index - self._base, None)))
+                index += len(some)
+                yield some
             if self._closed:
                 return
             if news is not self._news:  # something came while the last was sent
@@ -150,23 +183,27 @@ class Hub:
                 async with asyncio.timeout(pause_s):
                     await news.wait()
             except TimeoutError:
-                yield None
+                yield ()
                 continue
             if index == self._base + len(self._ring) and not self._closed:
-                yield None  # what came is not told, such as a token's end: the watcher may be of those it is about
+                yield ()  # what came is not told, such as a token's end: the watcher may be of those it is about
 
-    def _missed(self, after: int, floor: int) -> list[tuple[int, Told | None]]:
-        """From the store, up to where the ring takes over: what is newer may be on its way into the ring."""
-        found = []
+    def _missed(self, after: int, floor: int) -> tuple[list[Told], int]:
+        """Read a page from the store, up to where the ring takes over: what is newer may be on its way into the ring.
+        Return it rendered, with the number up to which there is nothing more."""
+        found, place, size = list[Told](), floor, 0
         owners: dict[str, str] = {}
-        for stored in self._service.events(after, FROM_STORE):
-            if stored.seq > floor:
+        stored = self._service.events(after, FROM_STORE)
+        for one in stored:
+            if one.seq > floor:
+                return found, floor
+            if size >= PAGE_BYTES:
                 break
-            told = None
-            if not is_secret(stored.event):
-                told = Told(stored.seq, stored.event, self._owner_then(stored.event, owners))
-            found.append((stored.seq, told))
-        return found
+            place = one.seq
+            if not is_secret(one.event):
+                found.append(Told(one.seq, one.event, self._owner_then(one.event, owners)))
+                size += len(found[-1].text)
+        return found, place
 
     def _owner_then(self, event: e.Event, owners: dict[str, str]) -> str | None:
         if not isinstance(event, e.RunEvent):
@@ -177,6 +214,19 @@ class Hub:
             except NotFound:  # dropped by retention since
                 owners[event.run_id] = ""
         return owners[event.run_id]
+
+
+def _together(events: Iterable[Told]) -> Iterator[list[Told]]:
+    """Split events into what is sent at once: each write to a watcher costs more than an event in it."""
+    some, size = list[Told](), 0
+    for told in events:
+        some.append(told)
+        size += len(told.text)
+        if size >= TOGETHER_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _writer(event: e.Event) -> str | None:

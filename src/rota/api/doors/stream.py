@@ -23,6 +23,8 @@ from rota.api.hub import MAX_WATCHERS, Behind, TooMany
 from rota.api.patient import SEND_WITHIN_S, Patient
 from rota.api.router import Router
 from rota.app.authz import Principal
+from rota.app.errors import Unavailable
+from rota.app.ports import StoreError
 
 router = Router("events")
 MOST = 1 << 62
@@ -57,8 +59,10 @@ async def events(
     place = after
     if last_event_id is not None and _is_number(last_event_id):  # a browser that comes back; an odd one begins anew
         place = min(int(last_event_id), MOST)
-    if house.hub.watchers >= MAX_WATCHERS:
-        return Json({"detail": f"{MAX_WATCHERS} are watching already"}, 503, {"Retry-After": "5"})
+    why = house.hub.refusal(who)
+    if why:
+        full = house.hub.watchers >= MAX_WATCHERS
+        return Json({"detail": why}, 503 if full else 429, {"Retry-After": "5"})
     return Patient(_sse(house, who, place))
 
 
@@ -68,13 +72,14 @@ async def _sse(house: House, who: Principal, after: int | None) -> AsyncGenerato
         after = house.hub.last
         yield b'id: %d\nevent: hello\ndata: {"seq":%d}\n\n' % (after, after)
     try:
-        async with aclosing(house.hub.watch(after)) as news:
-            async for told in news:
-                if told is None:
+        async with aclosing(house.hub.watch(after, who)) as news:
+            async for some in news:
+                seen = [told for told in some if house.may_see_of(who, told.owner)]
+                if seen:
+                    yield b"".join([b"id: %d\ndata: %b\n\n" % (told.seq, told.text) for told in seen])
+                elif not some:
                     yield b": still here\n\n"
-                elif house.may_see_of(who, told.owner):
-                    yield b"id: %d\ndata: %b\n\n" % (told.seq, told.text)
-    except Behind:
+    except (Behind, TooMany, Unavailable, StoreError):
         yield b"event: dropped\ndata: {}\n\n"  # the client comes back with the id it has
 
 
@@ -111,14 +116,18 @@ async def _tell(house: House, socket: WebSocket, after: int | None) -> int:
         if after is None:
             after = house.hub.last
             await _send(socket, b'{"seq":%d,"type":"Hello"}' % after)
-        async with aclosing(house.hub.watch(after)) as news:
-            async for told in news:
+        async with aclosing(house.hub.watch(after, who)) as news:
+            async for some in news:
                 if not holds():
                     return UNKNOWN
-                if told is not None and house.may_see_of(who, told.owner):
-                    await _send(socket, told.text)
+                for told in some:
+                    if house.may_see_of(who, told.owner):
+                        await _send(socket, told.text)
+                await asyncio.sleep(0)  # to one that reads fast nothing of the above waits
     except (Behind, TimeoutError):
         return TOO_SLOW
+    except (Unavailable, StoreError):
+        return RESTARTING
     except TooMany:
         return FULL
     except (WebSocketDisconnect, RuntimeError):  # gone while we wrote to it: the listener hears of it too
