@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from rota.adapters.backends import evict, procs
+from rota.adapters.backends import evict, leases, procs
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.processes import LinuxProcesses
 from rota.app.later import Later
@@ -195,6 +195,68 @@ def test_a_deaf_holder_is_killed_with_all_it_started(rig, backend, reports):
     assert procs.start_time(child) is None
 
 
+def test_who_is_looked_at_for_long_delays_nobody_else(rig, backend, reports, monkeypatch):
+    """How many processes a holder has, and so how long it takes to look at them, is up to its owner."""
+    slow, other = rig.order("last for ever"), rig.order("last for ever")
+    looked_at, let_go = threading.Event(), threading.Event()
+    real = evict.family
+
+    def family(holder: Holder) -> tuple[evict.Target, ...]:
+        if holder == slow.holder:
+            looked_at.set()
+            assert let_go.wait(60)
+        return real(holder)
+
+    monkeypatch.setattr(evict, "family", family)
+    backend.launch(slow)
+    writer = threading.Thread(target=backend.stop, args=(slow.attempt_id, StopOrder("cancelled")), daemon=True)
+    writer.start()
+    assert looked_at.wait(60)
+    try:
+        writer.join(30)
+        assert not writer.is_alive(), "the one writer has other things to do"
+        backend.launch(other)
+        assert isinstance(backend.observe(slow.attempt_id), Live)
+        assert isinstance(backend.observe(other.attempt_id), Live)
+        backend.stop(other.attempt_id, StopOrder("released"))
+        assert isinstance(backend.observe(other.attempt_id), Exit)
+    finally:
+        let_go.set()
+    assert rig.end_of(reports, slow).cause is Cause.CANCELLED
+
+
+def test_of_a_large_family_nobody_is_left(rig, backend, reports, monkeypatch):
+    """More than are watched one by one, and more than are waited for."""
+    monkeypatch.setattr(leases, "MAX_WATCHED", 5)
+    monkeypatch.setattr(leases, "MAX_BROOD", 20)
+    line = "trap '' TERM; for n in $(seq 40); do sleep 1000 & done; echo ready; wait"
+    holder = rig.person("sh", "-c", line)
+    assert rig.says(holder) == b"ready\n"
+    family = rig.until(lambda: len(found := evict.family(holder)) == 41 and found, "all are there")
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    rig.until(lambda: not any(procs.start_time(pid) == start for pid, start in family), "all are gone")
+
+
+def test_a_process_below_a_supervisor_is_no_part_of_the_family(rig):
+    """As of a person who runs a server of their own in the shell that has the lease."""
+    code = """
+import ctypes, subprocess, sys
+shim = "import ctypes, subprocess; ctypes.CDLL(None).prctl(15, b'rota-shim', 0, 0, 0); "
+shim += "print(subprocess.Popen(['sleep', '1000']).pid, flush=True); input()"
+subprocess.run([sys.executable, "-c", shim])
+"""
+    holder = rig.person(sys.executable, "-c", code, stdin=subprocess.PIPE)
+    job = int(rig.says(holder))
+    assert job in procs.descendants(holder.pid)
+    assert [pid for pid, _ in evict.family(holder)] == [holder.pid]
+    process = rig.people[-1]
+    os.kill(job, signal.SIGKILL)
+    process.communicate(b"\n", 60)
+
+
 def test_the_gpus_stay_taken_until_the_last_of_the_family_is_gone(rig, backend, reports, tmp_path):
     """A wrapper dies of the signal at once; the training it started writes its checkpoint first."""
     gate = tmp_path / "gate"
@@ -242,6 +304,7 @@ def test_what_keeps_the_server_alive_is_never_signalled(rig, backend, reports, c
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.0))
+        rig.until(lambda: order.attempt_id in caplog.text, "it is said")
     assert caplog.text.count(order.attempt_id) == 1, "said once"
     assert isinstance(backend.observe(order.attempt_id), Live), "held for as long as it lives"
     backend.stop(order.attempt_id, StopOrder("released"))

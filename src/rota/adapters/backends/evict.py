@@ -20,15 +20,28 @@ Target = tuple[int, int]  # pid, start time
 def family(holder: Holder) -> tuple[Target, ...]:
     """The process itself first, then its descendants; empty when it is not there any more, is not its owner's to end,
     or when we live by it: the server, whatever it was started by, and the first process. Nobody ends a lease by ending
-    the house."""
+    the house.
+
+    The time this takes grows with the number of descendants, and only with that: each is looked at once, and by nothing
+    that its owner can delay. So the mark in its environment is not read: that waits for a lock of the process."""
     if holder.uid < 0 or holder.pid in {1, *(inside.lineage(os.getpid()) or ())}:
         return ()
     if procs.start_time(holder.pid) != holder.start_ticks or procs.uid_of(holder.pid) != holder.uid:
         return ()
-    own = inside.attempt_of(holder.pid)
-    below = [pid for pid in procs.descendants(holder.pid) if procs.uid_of(pid) == holder.uid]
-    found = [(pid, procs.start_time(pid)) for pid in below if inside.attempt_of(pid) == own]
-    return ((holder.pid, holder.start_ticks), *((pid, start) for pid, start in found if start is not None))
+    found = [(holder.pid, holder.start_ticks)]
+    todo, seen, groups = [holder.pid], {holder.pid}, inside.groups_of(holder.pid)
+    while todo:
+        for pid in procs.children(todo.pop()):
+            if pid in seen:
+                continue
+            seen.add(pid)
+            start, named = procs.start_time(pid), procs.name_and_parent(pid)
+            if named is None or named[0] in inside.SUPERVISORS or inside.groups_of(pid) - groups:
+                continue  # an attempt's, with all that is below
+            todo.append(pid)
+            if start is not None and procs.uid_of(pid) == holder.uid:
+                found.append((pid, start))
+    return tuple(found)
 
 
 def asked(holder: Holder, targets: Iterable[Target], number: int) -> list[Target]:

@@ -31,7 +31,7 @@ def attempt_of(pid: int) -> str | None:
     mark = _mark(pid)
     if mark and mark != os.environ.get(procs.MARKER, ""):
         return mark if is_attempt_id(mark) and procs.start_time(pid) is not None else UNKNOWN
-    if _groups(pid) - _groups(os.getpid()):
+    if groups_of(pid) - groups_of(os.getpid()):
         return UNKNOWN
     # In no group of a Rota server it can still be a job: its account may have a group to move it to.
     above = _climb(pid, MAX_ANCESTORS)
@@ -65,7 +65,7 @@ def _climb(pid: int, limit: int | None) -> dict[int, bytes] | None:
     return None
 
 
-def _groups(pid: int) -> set[str]:
+def groups_of(pid: int) -> set[str]:
     """Names of the groups of Rota servers on the way to its own."""
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:

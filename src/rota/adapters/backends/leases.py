@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rota.adapters.backends import claims, damaged, evict, procs, records, tracers
+from rota.adapters.backends.turns import Turns
 from rota.app.ports import (
     Absent,
     Ended,
@@ -38,6 +41,9 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
 LOOK_S = 10.0
+MAX_BROOD = 10_000  # descendants whose end is waited for; beyond that they are ended, and not waited for
+MAX_WATCHED = 64  # of those, whose end is told: each costs a descriptor. Where there are more they are looked at
+COUNT_S = 0.5  # between two such looks
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
 
 
@@ -50,8 +56,14 @@ class _Lease:
     cause: Cause = Cause.RELEASED  # how its end is to be called; cancelled once somebody asked for that
     brood: tuple[evict.Target, ...] = ()  # the holder's descendants that are to stop with it
     spared: frozenset[evict.Target] = frozenset()  # of those, the forks that get no signal but KILL
+    order: StopOrder | None = None  # to be carried out
+    kill_at: float = math.inf  # monotonic
+    watched: int = 0  # descendants whose end is told
+    unwatched: bool = False  # there are more of them
+    counting: bool = False  # the next look at those is due
     undo: list[Callable[[], None]] = field(default_factory=list)  # watches, and a SIGKILL that is due
     untouchable: bool = False  # said in the log
+    crowded: bool = False  # as well
     failing: bool = False  # as well
 
 
@@ -62,6 +74,7 @@ class LeaseBackend:
         self._boot_id = procs.boot_id()
         self._known: dict[str, _Lease] = {}
         self._lock = threading.RLock()  # one change at a time, of the files as well; never held while reporting
+        self._turns = Turns("rota-evict")  # looking at a holder's processes takes as long as there are many
         self._report: Callable[[Report], None] = lambda report: None
         self._open = False
 
@@ -122,11 +135,14 @@ class LeaseBackend:
             return self._record_end(name, never)
         if order.cause == Cause.RELEASED or not self._alive(lease):
             return self._end(name, lease)
-        if lease.cause is not Cause.CANCELLED:
-            lease.cause = Cause(order.cause)
+        if lease.cause not in (Cause.CANCELLED, Cause(order.cause)) or name not in self._known:
+            lease.cause = Cause.CANCELLED if lease.cause is Cause.CANCELLED else Cause(order.cause)
+            self._write(name, lease)
         if name not in self._known:
             self._watch(name, lease)
-        self._evict(name, lease, order)
+        self._set_deadline(name, lease, order.grace_s)
+        lease.order = order
+        self._turns.put(lease.holder.uid, name, lambda: self._evict(name))
         return None
 
     def observe(self, attempt_id: str) -> Observation:
@@ -187,19 +203,26 @@ class LeaseBackend:
             for lease in self._known.values():
                 self._let_go(lease)
             self._known.clear()
+        self._turns.close()
 
     # -- with the lock held
 
     def _alive(self, lease: _Lease) -> bool:
-        """Does the holder live, or, where it was told to stop, anything that was told so with it?"""
+        """Does the holder live, or, where it was told to stop, anything that was told so with it? What was found dead
+        is not looked at again."""
         holder = lease.holder
-        family = ((holder.pid, holder.start_ticks), *lease.brood)
-        return holder.boot_id == self._boot_id and any(procs.start_time(pid) == start for pid, start in family)
+        if holder.boot_id != self._boot_id:
+            return False
+        if procs.start_time(holder.pid) == holder.start_ticks:
+            return True
+        first = next((n for n, target in enumerate(lease.brood) if _lives(target)), len(lease.brood))
+        lease.brood = lease.brood[first:]
+        return bool(lease.brood)
 
     def _watch(self, name: str, lease: _Lease) -> None:
         try:
-            for pid, start in ((lease.holder.pid, lease.holder.start_ticks), *lease.brood):
-                self._follow(name, lease, pid, start)
+            self._follow(name, lease, lease.holder.pid, lease.holder.start_ticks)
+            self._watch_brood(name, lease, lease.brood)
         except OSError:
             self._let_go(lease)
             raise
@@ -208,6 +231,27 @@ class LeaseBackend:
     def _follow(self, name: str, lease: _Lease, pid: int, start: int) -> None:
         watched = Holder(pid, start, lease.holder.boot_id)
         lease.undo.append(self._processes.watch(watched, lambda: self._gone(name)))
+
+    def _watch_brood(self, name: str, lease: _Lease, new: Sequence[evict.Target]) -> None:
+        """Those beyond the bound are looked at now and then instead."""
+        room = max(0, MAX_WATCHED - lease.watched)
+        lease.unwatched = lease.unwatched or len(new) > room
+        for pid, start in new[:room]:
+            self._follow(name, lease, pid, start)
+            lease.watched += 1
+        self._count_later(name, lease)
+
+    def _count_later(self, name: str, lease: _Lease) -> None:
+        if lease.unwatched and not lease.counting:
+            lease.counting = True
+            self._after(COUNT_S, lambda: self._put(name, self._count))
+
+    def _set_deadline(self, name: str, lease: _Lease, grace_s: float) -> None:
+        """SIGKILL after the grace; a later order can only hasten it."""
+        at = time.monotonic() + grace_s
+        if at < lease.kill_at:
+            lease.kill_at = at
+            lease.undo.append(self._after(grace_s, lambda: self._put(name, self._kill, urgent=True)))
 
     def _end(self, name: str, lease: _Lease) -> Exit:
         """The holder is gone, or gave it back: the first record of the end is the end for ever."""
@@ -224,32 +268,61 @@ class LeaseBackend:
         for undo in lease.undo:
             undo()
         lease.undo.clear()
+        lease.watched = 0
 
-    def _evict(self, name: str, lease: _Lease, order: StopOrder) -> None:
-        """The polite signal now, SIGKILL after the grace. The GPUs stay taken until the last of the family is gone."""
-        family = evict.family(lease.holder)
-        new = tuple(target for target in family[1:] if target not in lease.brood)
-        lease.brood += new
-        self._write(name, lease)
-        for pid, start in new:
-            self._follow(name, lease, pid, start)
-        targets = (*family[:1], *lease.brood)
-        addressees = evict.asked(lease.holder, targets, order.signal)
-        lease.spared = frozenset(targets) - frozenset(addressees)
-        told = bool(targets) and evict.signal_all(addressees, order.signal, lease.holder.uid)
-        if not told and not lease.untouchable:
-            lease.untouchable = True
-            log.warning("%s: process %d is not ours to end; it keeps its lease while it lives", name, lease.holder.pid)
-        lease.undo.append(self._after(order.grace_s, lambda: self._kill(name)))
+    def _gather(self, name: str, lease: _Lease, family: Sequence[evict.Target]) -> tuple[evict.Target, ...]:
+        """Note all that is to stop with the holder before any of it is signalled; return all that is to be."""
+        known = frozenset(lease.brood)
+        new = [target for target in family[1:] if target not in known]
+        room = max(0, MAX_BROOD - len(lease.brood))
+        if len(new) > room and not lease.crowded:
+            lease.crowded = True
+            text = "%s: process %d started more than %d others; those beyond are ended, and not waited for"
+            log.warning(text, name, lease.holder.pid, MAX_BROOD)
+        if new[:room]:
+            lease.brood += tuple(new[:room])
+            self._write(name, lease)
+            try:
+                self._watch_brood(name, lease, new[:room])
+            except OSError as error:  # no descriptor
+                lease.unwatched = True
+                self._count_later(name, lease)
+                log.warning("%s: processes of its holder are looked at now and then: %s", name, error)
+        return (*family[:1], *lease.brood, *new[room:])
 
-    def _end_spared(self, lease: _Lease) -> None:
-        """Kill the spared forks once every process that was signalled has ended: no program is left to end them."""
-        family = ((lease.holder.pid, lease.holder.start_ticks), *lease.brood)
-        left = {(pid, start) for pid, start in family if procs.start_time(pid) == start}
-        if left <= lease.spared:
-            evict.signal_all(left, evict.SIGKILL, lease.holder.uid)
+    # -- in other threads; what takes long, without the lock
 
-    # -- in other threads
+    def _put(self, name: str, act: Callable[[str], None], *, urgent: bool = False) -> None:
+        with self._lock:
+            lease = self._known.get(name)
+            if lease is not None and self._open:
+                self._turns.put(lease.holder.uid, (name, act.__name__), lambda: act(name), urgent=urgent)
+
+    def _held(self, name: str) -> _Lease | None:
+        with self._lock:
+            return self._known.get(name) if self._open else None
+
+    def _evict(self, name: str) -> None:
+        """Send the polite signal. The GPUs stay taken until the last of the family is gone."""
+        with self._or_again(name, self._evict):
+            lease = self._held(name)
+            if lease is None or lease.order is None:
+                return
+            order, family = lease.order, evict.family(lease.holder)
+            with self._lock:
+                if self._known.get(name) is not lease:
+                    return  # given back meanwhile
+                targets = self._gather(name, lease, family)
+            addressees = evict.asked(lease.holder, targets, order.signal)
+            lease.spared = frozenset(targets) - frozenset(addressees)
+            told = bool(targets) and evict.signal_all(addressees, order.signal, lease.holder.uid)
+            if not told and not lease.untouchable:
+                lease.untouchable = True
+                pid = lease.holder.pid
+                log.warning("%s: process %d is not ours to end; it keeps its lease while it lives", name, pid)
+            with self._lock:
+                if lease.order is order:  # else another came meanwhile, and is carried out next
+                    lease.order = None
 
     def _gone(self, name: str) -> None:
         """The holder has ended, or one of its descendants."""
@@ -257,33 +330,65 @@ class LeaseBackend:
         with self._lock, self._or_again(name, self._gone):
             lease = self._known.get(name)
             if lease is not None and self._open:
-                if self._alive(lease):
-                    self._end_spared(lease)
-                else:
+                if lease.brood:
+                    self._put(name, self._count)
+                elif not self._alive(lease):
                     end = self._end(name, lease)
         if end is not None:
             self._report(Ended(name, end))
 
+    def _count(self, name: str) -> None:
+        """Look which of the family are left. Kill the spared forks once every process that was signalled has ended: no
+        program is left to end them."""
+        end = None
+        with self._or_again(name, self._count):
+            lease = self._held(name)
+            if lease is None:
+                return
+            holder, brood = (lease.holder.pid, lease.holder.start_ticks), lease.brood
+            left = {target for target in (holder, *brood) if _lives(target)}
+            gone = frozenset(brood) - left
+            with self._lock:
+                if self._known.get(name) is not lease:
+                    return
+                lease.brood = tuple(target for target in lease.brood if target not in gone)
+                lease.counting = False
+                if not self._alive(lease):
+                    end = self._end(name, lease)
+                else:
+                    self._count_later(name, lease)
+            if end is None and left and left <= lease.spared:
+                evict.signal_all(left, evict.SIGKILL, lease.holder.uid)
+        if end is not None:
+            self._report(Ended(name, end))
+
     def _kill(self, name: str) -> None:
-        with self._lock, self._or_again(name, self._kill):
-            lease = self._known.get(name)
-            if lease is not None and self._open:
-                targets = (*evict.family(lease.holder), *lease.brood)
-                evict.signal_all(targets, evict.SIGKILL, lease.holder.uid)
+        with self._or_again(name, self._kill):
+            lease = self._held(name)
+            if lease is None:
+                return
+            family = evict.family(lease.holder)
+            with self._lock:
+                if self._known.get(name) is not lease:
+                    return
+                targets = self._gather(name, lease, family)
                 if targets:
-                    lease.undo.append(self._after(tracers.AFTER_S, lambda: self._free(name)))
+                    lease.undo.append(self._after(tracers.AFTER_S, lambda: self._put(name, self._free)))
+                lease.kill_at = math.inf  # what forked meanwhile is killed by the next order
+            evict.signal_all(targets, evict.SIGKILL, lease.holder.uid)
 
     def _free(self, name: str) -> None:
         """Free those that outlive SIGKILL because another process of their account traces them."""
-        with self._lock, self._or_again(name, self._free):
-            lease = self._known.get(name)
-            if lease is None or not self._open or not self._alive(lease):
+        with self._or_again(name, self._free):
+            lease = self._held(name)
+            if lease is None:
                 return
             family = [(lease.holder.pid, lease.holder.start_ticks), *lease.brood]
-            left = [pid for pid, start in family if procs.start_time(pid) == start]
-            for text in tracers.end(left, lease.holder.uid):
+            left = [target[0] for target in family if _lives(target)]
+            for text in tracers.end(left, lease.holder.uid) if left else ():
                 log.warning("%s: %s", name, text)
-            self._after(LOOK_S, lambda: self._free(name))
+            if left:
+                self._after(LOOK_S, lambda: self._put(name, self._free))
 
     @contextlib.contextmanager
     def _or_again(self, name: str, act: Callable[[str], None]) -> Iterator[None]:
@@ -297,7 +402,7 @@ class LeaseBackend:
             if not lease.failing:
                 log.error("%s: %s; trying again", name, error)
             lease.failing = True
-            self._after(RETRY_S, lambda: act(name))
+            self._after(RETRY_S, lambda: self._put(name, act))
         else:
             if lease is not None:
                 lease.failing = False
@@ -335,6 +440,10 @@ class LeaseBackend:
             what = "the lease is given again to the process that the store names; what that started is not known"
             damaged.say(f"{self._dir}/{name}", what)
         return lease
+
+
+def _lives(target: evict.Target) -> bool:
+    return procs.start_time(target[0]) == target[1]
 
 
 def _lease_of(record: Mapping[str, Any]) -> _Lease | None:

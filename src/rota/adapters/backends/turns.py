@@ -1,0 +1,102 @@
+"""Do long work in threads of its own: one piece at a time for each account, and accounts in turn.
+
+How long a piece takes is up to an account (how many processes it has), so it must delay neither the writer nor the work
+of others. After a piece its account rests for as long as the piece took, except before urgent work.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+log = logging.getLogger(__name__)
+
+THREADS = 2
+CLOSE_S = 5.0
+Act = Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Line:
+    """What one account waits for. A piece that waits already is not put in the line again."""
+
+    urgent: OrderedDict[Hashable, Act] = field(default_factory=OrderedDict)
+    usual: OrderedDict[Hashable, Act] = field(default_factory=OrderedDict)
+    busy: bool = False
+    rests_until: float = 0.0
+
+    def wait_s(self, now: float) -> float | None:
+        """How long until its next piece may begin; None: there is none, or one is being done."""
+        if self.busy or not (self.urgent or self.usual):
+            return None
+        return 0.0 if self.urgent else max(0.0, self.rests_until - now)
+
+    def next(self) -> Act:
+        return (self.urgent or self.usual).popitem(last=False)[1]
+
+
+class Turns:
+    """Threads are started with the first piece. The caller bounds how many keys there are."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lines: OrderedDict[int, _Line] = OrderedDict()  # the account whose turn was last is last
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._closing = False
+
+    def put(self, account: int, key: Hashable, act: Act, *, urgent: bool = False) -> None:
+        with self._changed:
+            if self._closing:
+                return
+            line = self._lines.setdefault(account, _Line())
+            (line.urgent if urgent else line.usual).setdefault(key, act)
+            if len(self._threads) < THREADS:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """What waits is not done; what is being done has a while to end."""
+        with self._changed:
+            self._closing = True
+            self._lines.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while (taken := self._take()) is not None:
+            account, line, act = taken
+            begun = time.monotonic()
+            try:
+                act()
+            except Exception:  # a defect in one piece must not keep the others from their turn
+                log.exception("work for account %d could not be done", account)
+            with self._changed:
+                line.busy, now = False, time.monotonic()
+                line.rests_until = now + (now - begun)
+                self._changed.notify()
+
+    def _take(self) -> tuple[int, _Line, Act] | None:
+        with self._changed:
+            while not self._closing:
+                now, soonest = time.monotonic(), None
+                for account, line in list(self._lines.items()):
+                    wait_s = line.wait_s(now)
+                    if wait_s == 0.0:
+                        line.busy = True
+                        self._lines.move_to_end(account)
+                        return account, line, line.next()
+                    if wait_s is not None:
+                        soonest = wait_s if soonest is None else min(soonest, wait_s)
+                    elif not line.busy and line.rests_until <= now:
+                        del self._lines[account]
+                self._changed.wait(soonest)
+            return None
