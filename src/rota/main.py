@@ -17,6 +17,7 @@ from rota.adapters.backends import oom, terminal
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.routed import RoutedBackend
+from rota.adapters.ballast import Ballast
 from rota.adapters.checkpoints import CheckpointFiles
 from rota.adapters.clock import SystemClock
 from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
@@ -79,7 +80,11 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         processes, later = LinuxProcesses(), Later()
         stack.callback(processes.close)
         stack.callback(later.close)
-        jobs = LocalBackend(data_dir.path, processes=settings.max_processes)
+        disks = _disks(settings, data_dir.path)
+        space = FreeSpace(disks, _bytes(settings.disk_floor_mb), Ballast(*disks))
+        jobs = LocalBackend(
+            data_dir.path, processes=settings.max_processes, least_free=space.floor_of(data_dir.path) // 2
+        )
         _make_room_for_descriptors()  # only now: jobs keep the limit this server was started with
         service: Service
         new_id = NewIds()
@@ -93,7 +98,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
             new_id=new_id,
             site=Site(str(data_dir.path / "checkpoints"), _own_env(), _accounts(settings)),
             on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
-            space=FreeSpace(_disks(settings, data_dir.path), _bytes(settings.disk_floor_mb)),
+            space=space,
             checkpoints=saved_use,
             budget=Budget(Quotas(settings.person_live_mb * MIB, settings.person_ledger_mb * MIB)),
         )
@@ -254,11 +259,11 @@ def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
     return data_dir, store
 
 
-def _disks(settings: Settings, data_dir: Path) -> list[Path]:
+def _disks(settings: Settings, data_dir: Path) -> tuple[Path, Path]:
     """Directories on whose disks the ledger and the records of attempts are written."""
     url = settings.database_url
     database = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else data_dir / "rota.db"
-    return [data_dir, database.parent]
+    return data_dir, database.parent
 
 
 def _bytes(mib: int | None) -> int | None:

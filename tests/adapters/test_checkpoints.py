@@ -44,6 +44,13 @@ def test_what_is_used_and_not_what_is_said(root: Path) -> None:
     assert (sizes[TWO] or 0) < MIB, "a hole takes no room"
 
 
+def test_an_empty_file_counts_for_its_inode(root: Path) -> None:
+    (root / ONE).mkdir()
+    for number in range(100):
+        (root / ONE / str(number)).touch()
+    assert (dict(CheckpointFiles(root).sizes())[ONE] or 0) >= 100 * 4096
+
+
 def test_a_link_leads_nowhere(root: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rota.adapters.backends import logcap, logs
+from rota.adapters.backends import logcap, logfile, logs
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import StopOrder
 from tests.backends.contract import Reports
 from tests.backends.helpers import DEADLINE_S, LocalRig, wait_for
 
+MORE_THAN_ANY_DISK = 1 << 62  # bytes
 ATTEMPT = "000000000001-1"
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -231,3 +232,55 @@ def test_a_terminals_other_end_in_strange_hands_does_not_keep_the_attempt(
     backend.stop(order.attempt_id, StopOrder("cancelled", 9, 0.0))
     rig.end_of(reports, order)
     flood.communicate(timeout=DEADLINE_S)
+
+
+def test_nothing_is_printed_into_the_last_of_the_disk(tmp_path: Path) -> None:
+    log = os.open(tmp_path / "log", os.O_CREAT | os.O_APPEND | os.O_RDWR)
+    file = logfile.LogFile(log, MORE_THAN_ANY_DISK)
+    file.write(b"x" * 70_000)
+    file.write(b"y" * 30_000)
+    assert os.fstat(log).st_size == 0
+    file._least_free = 1  # there is room again
+    file.write(b"after\n")
+    file.say_lost()
+    assert os.pread(log, 1000, 0) == b"\n[... 100000 bytes of output were lost: the disk is nearly full ...]\nafter\n"
+    os.close(log)
+
+
+def test_a_log_that_the_job_writes_itself_stops_growing_when_the_disk_is_nearly_full(
+    tmp_path: Path, directory: Path
+) -> None:
+    log = os.open(directory / "log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    cap = logcap.LogCap(log, str(directory), 1 << 30, 1)
+    os.write(log, b"a" * (2 << 20))
+    assert cap.check() == 1.0
+    cap._least_free = MORE_THAN_ANY_DISK
+    for _ in range(10):
+        cap.check()
+        os.write(log, b"b" * (2 << 20))
+    assert cap.check() < 1.0
+    assert os.fstat(log).st_blocks * 512 <= (2 << 20) + 8192
+    content, _ = read_on(tmp_path, limit=1 << 20)
+    assert content.startswith(b"a" * (1 << 19)) and content.endswith(b"b" * (1 << 20)) and b"\0" not in content
+    cap._least_free = 1
+    cap.check()
+    os.write(log, b"c" * (4 << 20))
+    cap.check()
+    assert os.fstat(log).st_blocks * 512 > 5 << 20, "it grows again when there is room"
+    os.close(log)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_job_that_prints_to_a_nearly_full_disk_goes_on(tmp_path: Path, reports: Reports, *, terminal: bool) -> None:
+    rig = LocalRig(tmp_path, least_free=MORE_THAN_ANY_DISK)
+    backend = rig.backend()
+    backend.open(reports)
+    ways = {"terminal": True} if terminal else {"account": "nobody", "workdir": "/"}
+    if not terminal and os.geteuid() != 0:
+        pytest.skip("needs root to run a job as another account")
+    order = rig.order("fail with 3", argv=("sh", "-c", "echo hello; exit 3"), **ways)
+    backend.launch(order)
+    assert rig.end_of(reports, order).code == 3
+    content = backend.read_log(order.attempt_id, 0, 1000).content
+    assert b"hello" not in content and b"bytes of output were lost: the disk is nearly full" in content
+    backend.close()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.crash.kit import ROOT
 
-MOUNT = 'mount -t tmpfs -o size=5m tmpfs "$1" && exec "$2" -m tests.crash.full_disk "$1" "$3"'
+MOUNT = 'mount -t tmpfs -o size=6m tmpfs "$1" && exec "$2" -m tests.crash.full_disk "$1" "$3"'
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")

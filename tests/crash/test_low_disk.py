@@ -7,21 +7,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.crash.kit import ROOT
 
-MOUNT = 'mount -t tmpfs -o size=64m tmpfs "$1" && exec "$2" -m tests.crash.low_disk "$1" "$3"'
+MOUNT = 'mount -t tmpfs -o "$4" tmpfs "$1" && exec "$2" -m "tests.crash.$5" "$1" "$3"'
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_below_the_floor_only_ends_are_written(tmp_path: Path) -> None:
+def on_a_disk(tmp_path: Path, options: str, program: str) -> Any:
+    """Run a program of this directory with a small disk of its own; return the facts that it prints."""
     disk, outside = tmp_path / "disk", tmp_path / "outside"
     disk.mkdir()
     outside.mkdir()
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", MOUNT, "sh", str(disk), sys.executable, str(outside)],
+        ["unshare", "-m", "sh", "-c", MOUNT, "sh", str(disk), sys.executable, str(outside), options, program],
         cwd=ROOT,
         check=False,
         capture_output=True,
@@ -29,7 +31,12 @@ def test_below_the_floor_only_ends_are_written(tmp_path: Path) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@ROOT_ONLY
+def test_below_the_floor_only_ends_are_written(tmp_path: Path) -> None:
+    facts = on_a_disk(tmp_path, "size=64m", "low_disk")
     assert "below the floor of 16.0 MiB" in facts["ready"]
     assert len(facts["refused"]) == 6
     for path, (status, detail) in facts["refused"].items():
@@ -41,3 +48,34 @@ def test_below_the_floor_only_ends_are_written(tmp_path: Path) -> None:
     assert (facts["not started"], facts["still low"]) == ("queued", 503), "and nothing took the GPUs that came free"
     assert facts["started"] == facts["taken in"] != "failed", facts
     assert facts["said"].count("below the floor") == 1, "said once, when it began"
+
+
+@ROOT_ONLY
+def test_ends_are_recorded_on_a_disk_that_is_full_to_its_last_byte(tmp_path: Path) -> None:
+    facts = on_a_disk(tmp_path, "size=64m", "last_byte")
+    assert facts["left"] < 4096, "the test means nothing otherwise"
+    assert facts["ended"] == ["canceled", "failed"] and facts["answer"] == 200
+    assert facts["ballast"] == [True, False, True], "it is given up, and made again when there is room"
+
+
+@ROOT_ONLY
+def test_a_job_that_takes_every_inode_keeps_no_end_from_being_recorded(tmp_path: Path) -> None:
+    facts = on_a_disk(tmp_path, "size=128m,nr_inodes=4000", "few_inodes")
+    seen = facts["floor"]
+    assert seen["left at the end"] < 10, "the test means nothing otherwise"
+    said = "inodes free (each file takes one), below the floor of 200"
+    assert said in seen["ready"] and said in seen["health"] and said in seen["doctor"]
+    assert {(status, said in detail) for status, detail in seen["refused"].values()} == {(507, True)}
+    assert seen["ended"] == ["failed", "canceled", "canceled"] and seen["held"] == 0
+    assert seen["after"] == "completed"
+    late = facts["no floor"]
+    assert late["before"] in ("queued", "launching") and late["taker"] == "canceled", late
+    assert late["after"] == "completed", "it waited for room, and used up no retry"
+
+
+@ROOT_ONLY
+def test_what_jobs_print_leaves_the_ledger_its_room(tmp_path: Path) -> None:
+    facts = on_a_disk(tmp_path, "size=64m", "loud_job")
+    assert 6 < facts["free MiB"] < 16, "no log grows below half of the floor"
+    assert (facts["stopped"], facts["ended"]) == ("canceled", ["exit code 3", "exit code 6"])
+    assert "bytes of output were lost: the disk is nearly full" in facts["log"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from rota.core.descriptors import SHORTAGE
 
 BLOCK = 512  # bytes, the unit of st_blocks
+LEAST = 4096  # bytes that an entry counts as: an empty file takes an inode, of which a disk has a limited number
 BATCH = 100_000  # names of one directory that are kept in memory
 LISTED_PER_ENTRY = 8  # names that are listed, for what looking at one entry costs
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,7 +53,8 @@ class _Level:
 
 
 class TreeSize:
-    """`size` is what was seen so far, in bytes of the blocks used on the directory's own disk."""
+    """`size` is what was seen so far, in bytes of the blocks used on the directory's own disk, at least one block for
+    each entry."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -108,7 +110,7 @@ class TreeSize:
             found = os.stat(name, dir_fd=fd, follow_symlinks=False)
             if found.st_dev != self._device:
                 return fd
-            self.size += found.st_blocks * BLOCK
+            self.size += max(LEAST, found.st_blocks * BLOCK)
             if not stat.S_ISDIR(found.st_mode):
                 return fd
             below = os.open(name, FOLDER, dir_fd=fd)

@@ -344,8 +344,16 @@ class Loop:
         self._decided = -1 if plan.preempts else self.state.version
 
     def commit(self, desk: Desk) -> None:
-        if desk.events or desk.keys:
-            self.store.append(desk.events, self.state, list(desk.keys.values()))
+        if not desk.events and not desk.keys:
+            return
+        keys = list(desk.keys.values())
+        try:
+            self.store.append(desk.events, self.state, keys)
+        except StoreFull as error:
+            if self.space is None or not self.space.relieve():
+                raise
+            log.warning("the disk is full (%s): the ballast is given up for the ledger", error)
+            self.store.append(desk.events, self.state, keys)
 
     def _act(self, desk: Desk) -> None:
         """Effects of what is now durable. Each may be repeated after a crash without harm."""

@@ -198,6 +198,9 @@ class Space(Protocol):
     def shortage(self) -> str:
         """Return why nothing new can be taken in, in words; "" = there is room. Cheap: asked about once a second."""
 
+    def relieve(self) -> bool:
+        """Give up what was kept for a full disk; True = there is more room now. It is kept again when there is room."""
+
 
 class Samples(Protocol):
     """Metric rows of runs: many, appended, bounded; apart from the store so that they never delay it."""

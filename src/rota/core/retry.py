@@ -37,6 +37,8 @@ def retry(exit: Exit, run: Run, policy: Policy) -> RetryDecision:
             return RetryDecision(
                 False, f"time limit{limit} reached{warned}" + (f"; {exit.message}" if exit.killed else "")
             )
+        case Cause.LOST if exit.shortage:
+            return RetryDecision(True, exit.message, backoff_s(run, policy))
         case Cause.LOST:
             return _limited(run, policy, exit.message or "its machine or supervisor was lost")
         case Cause.LAUNCH_FAILED:

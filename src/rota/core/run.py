@@ -77,6 +77,8 @@ class Exit:
     machine_oom: bool = (
         False  # the OOM killer took a process of it because all jobs together, or the machine, had no memory left
     )
+    # of LOST: it was not begun because the server's disk or the machine was short of something; that uses up no retry
+    shortage: bool = False
 
     @property
     def ok(self) -> bool:

@@ -94,6 +94,7 @@ def _exit_of(record: Mapping[str, Any]) -> Exit | None:
         warned=bool(record.get("warned")),  # older ones do not say
         killed=bool(record.get("killed")),
         machine_oom=bool(record.get("machine_oom")),
+        shortage=bool(record.get("shortage")),
     )
 
 
@@ -196,6 +197,7 @@ def exit_record(end: Exit) -> Mapping[str, Any]:
         "ended_tick": end.ended_tick,
         "warned": end.warned,
         "killed": end.killed,
+        "shortage": end.shortage,
         "boot_id": procs.boot_id(),
     }
 

@@ -36,6 +36,7 @@ class Launcher:
         prefix: Sequence[str] = (),
         processes: int | None = None,
         memory_bytes: int | None = None,
+        least_free: int = 0,
     ) -> None:
         self._root = root
         self._prefix = list(prefix)  # tests run the zygote under strace
@@ -47,6 +48,7 @@ class Launcher:
             "deny": [list(device) for device in deny],
             "processes": processes,
             "memory_bytes": memory_bytes,
+            "least_free": least_free,
         }
         self._set_up = frame("", settings)
         self._lock = threading.Lock()

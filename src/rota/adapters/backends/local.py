@@ -16,12 +16,13 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rota.adapters.backends import claims, logs, procs, records
 from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
 from rota.adapters.backends.purge import purge
+from rota.adapters.backends.shim import NO_ROOM
 from rota.adapters.backends.watch import Watcher
 from rota.adapters.backends.zygote import MAX_FRAME
 from rota.adapters.processes import may_keep
@@ -63,9 +64,10 @@ class LocalBackend:
         zygote_prefix: Sequence[str] = (),
         processes: int | None = None,
         memory_bytes: int | None = None,
+        least_free: int = 0,
     ) -> None:
         """Bound each attempt to `processes` (None: by the machine's cores), and all of them together to `memory_bytes`
-        (None: the machine's memory less a reserve)."""
+        (None: the machine's memory less a reserve). No log grows while fewer bytes than `least_free` are free."""
         self._root = str(root.absolute())
         self._launcher = Launcher(
             Path(self._root),
@@ -74,6 +76,7 @@ class LocalBackend:
             prefix=zygote_prefix,
             processes=processes,
             memory_bytes=memory_bytes,
+            least_free=least_free,
         )
         self._known: dict[str, _Attempt] = {}
         self._lock = threading.Lock()  # guards _known; never held while reporting
@@ -232,7 +235,10 @@ class LocalBackend:
         end = Exit(cause, code=code, message=why, ended_tick=procs.boottime())
         try:
             claims.veto(self._root, name, end)
-        except OSError:  # no room even for that; not on record, but as no order for it is on its way it stays true
+        except OSError as error:
+            # No room even for that: not on record, but as no order for it is on its way it stays true.
+            if cause is Cause.LOST and error.errno in records.SHORT:
+                end = replace(end, message=f"{NO_ROOM} ({error})", shortage=True)
             with self._lock:
                 self._known.setdefault(name, _Attempt())
             if self._watcher is not None:

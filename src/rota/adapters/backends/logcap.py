@@ -7,7 +7,8 @@ beginning instead, and offsets restart.
 
 A job of the server's own account has the file itself, so the length alone says little: a job can preallocate blocks
 beyond the end or inside the hole, and make the log long and short again. So the blocks really used are counted as well,
-and those that hold nothing of the log are freed.
+and those that hold nothing of the log are freed. While the disk is nearly full the cap is what the log has then (1 MiB
+at least): what is printed costs what was printed before.
 """
 
 # ruff: noqa: SIM105 - contextlib would be one more import in every shim
@@ -18,20 +19,32 @@ import ctypes
 import os
 
 from rota.adapters.backends import records
+from rota.adapters.backends.logfile import has_room
 
 PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 BLOCK = 4096  # holes are made of whole blocks
+LEAST_CAP = 1 << 20  # while the disk is nearly full
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LogCap:
-    def __init__(self, log: int, directory: str, cap_bytes: int) -> None:
+    """`least_free`: bytes free on the disk below which the log does not grow; 0 = that is not looked at."""
+
+    def __init__(self, log: int, directory: str, cap_bytes: int, least_free: int = 0) -> None:
         self._log = log
         self._directory = directory
-        self._cap = max(cap_bytes, 4 * BLOCK)
-        self._head = self._cap // 4 // BLOCK * BLOCK
-        self._hole_end = self._head
+        self._least_free = least_free
+        self._most = max(cap_bytes, 4 * BLOCK)
+        self._tight = False
+        self._hole_end = self._head = 0
+        self._set_cap(self._most)
+
+    def _set_cap(self, cap: int) -> None:
+        """Bound what is kept. Where the hole begins does not change any more once there is one."""
+        self._cap = cap
+        if self._hole_end == self._head:
+            self._hole_end = self._head = cap // 4 // BLOCK * BLOCK
 
     def check(self) -> float:
         """Trim when needed; returns how soon to look again, in seconds."""
@@ -40,6 +53,7 @@ class LogCap:
         if size < self._hole_end:
             self._forget_hole()
         kept = size - (self._hole_end - self._head)
+        self._tighten(kept)
         if kept > self._cap:
             self._trim(size)
             return 0.1
@@ -47,7 +61,13 @@ class LogCap:
         if facts.st_blocks * 512 > 2 * self._cap:
             self._give_back()
             return 0.1
-        return 1.0 if kept < self._cap // 2 else 0.1
+        return 1.0 if kept < self._cap // 2 and not self._tight else 0.1
+
+    def _tighten(self, kept: int) -> None:
+        tight = bool(self._least_free) and not has_room(self._log, self._least_free)
+        if tight != self._tight:
+            self._tight = tight
+            self._set_cap(min(self._most, max(kept, LEAST_CAP)) if tight else self._most)
 
     def settle(self) -> None:
         """Bring the log within its cap when nothing writes to it any more."""
@@ -84,6 +104,7 @@ class LogCap:
     def _forget_hole(self) -> None:
         """The log was cut to less than where its hole ended: what is in it now is new."""
         self._hole_end = self._head
+        self._set_cap(self._cap)
         try:
             os.unlink(f"{self._directory}/dropped")
         except FileNotFoundError:

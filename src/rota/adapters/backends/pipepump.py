@@ -13,19 +13,22 @@ import errno
 import os
 import select
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rota.adapters.backends.logfile import LogFile
+
 CHUNK = 1 << 16
 # At the end only what was printed before: a pipe of an account without privileges holds 1 MiB at most (pipe-max-size).
 LAST_CHUNKS = 32
 
 
 class PipePump:
-    def __init__(self, log: int) -> None:
+    def __init__(self, log: LogFile) -> None:
         self._log = log
         self._source, self.output = os.pipe()  # `output` is for the tasks
         self._enough, self._finish = os.pipe()
         self._ended = _thread.allocate_lock()
         self._ended.acquire()
-        self._lost, self._why = 0, ""
         self._started = False
         os.set_blocking(self._source, False)
 
@@ -49,8 +52,7 @@ class PipePump:
                 break
         os.close(self._source)
         os.close(self._enough)
-        if self._lost:
-            self._write(f"\n[... {self._lost} bytes of output were lost: {self._why} ...]\n".encode())
+        self._log.say_lost()
 
     def _close_output(self) -> None:
         if self.output >= 0:
@@ -78,13 +80,5 @@ class PipePump:
             output = os.read(self._source, CHUNK)
         except BlockingIOError:
             return -1
-        self._write(output)
+        self._log.write(output)
         return len(output)
-
-    def _write(self, output: bytes) -> None:
-        while output:
-            try:
-                output = output[os.write(self._log, output) :]
-            except OSError as error:  # a full disk must not stop the program
-                self._lost, self._why = self._lost + len(output), str(error.strerror)
-                return

@@ -6,8 +6,6 @@ frames: a letter, two bytes of length, a payload. `d` is typed text, `w` a windo
 does not read is dropped.
 """
 
-# ruff: noqa: SIM105 - contextlib would be one more import in every shim
-
 from __future__ import annotations
 
 import fcntl
@@ -18,6 +16,7 @@ import struct
 import termios
 import threading
 
+from rota.adapters.backends.logfile import LogFile
 from rota.adapters.files import open_regular
 
 MAX_CLIENTS = 4
@@ -37,7 +36,7 @@ class Client:
 
 
 class PtyPump:
-    def __init__(self, master: int, log: int, directory: str) -> None:
+    def __init__(self, master: int, log: LogFile, directory: str) -> None:
         self._master, self._log, self._directory = master, log, directory
         self._typed = b""
         self._hung_up = False
@@ -52,6 +51,7 @@ class PtyPump:
         """Copy what is left of the output, then leave."""
         os.close(self._finish)
         self._thread.join()
+        self._log.say_lost()
         for client in list(self._clients.values()):
             client.connection.close()
         self._server.close()
@@ -106,10 +106,7 @@ class PtyPump:
         except OSError:  # EIO: nobody holds the other end any more
             self._hung_up = True
             return False
-        try:
-            os.write(self._log, output)
-        except OSError:
-            pass  # a full disk must not stop the program; those who watch still see it
+        self._log.write(output)  # those who watch see also what the disk has no room for
         for client in list(self._clients.values()):
             client.owed += output
             if len(client.owed) > MAX_OWED:

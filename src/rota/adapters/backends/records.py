@@ -4,15 +4,15 @@
     attempts/<id>/pid      once the tasks exist, before any of them runs the command
     attempts/<id>/stop     an order to end, written by the server
     attempts/<id>/exit     the end; final. Written only when no process of the attempt lives
+    attempts/<id>/.exit    the file that becomes `exit`: made and allocated with the claim, so that an end needs no room
     attempts/<id>/log      what it printed;  `dropped` says which bytes the log cap took out of the middle
-    live/<id>              a link to the lock: there until the server forgets the attempt
+    live/<id>              a link to the lock: there until the server forgets the attempt; `.live` before the claim
+    spare/<n>              files like `.exit` that become any other record when the disk is full (see ballast)
 
 A directory appears under attempts/ by a rename of a private one in which the lock is already held, so a claim is
 never seen unlocked, and of two claimants exactly one succeeds. Imported by zygote and shims: cheap standard modules
 only.
 """
-
-# ruff: noqa: SIM105 - contextlib would be one more import in every shim
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ MAX_RECORD = 1 << 20
 MOST = 1e15  # of a number in a record; no time is as far away. It rules out NaN and infinities, too
 PRIVATE = "tmp"  # claims in the making; on the same file system, for the rename
 CLAIMED = (errno.ENOTEMPTY, errno.EEXIST)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+SHORT = (*FULL, errno.EMFILE, errno.ENFILE)  # of what the server has, so they say nothing of the order
+SPARE = "spare"
+SPARE_BYTES = 4096
 
 
 def attempt_dir(root: str, attempt_id: str) -> str:
@@ -48,10 +52,31 @@ class Prepared:
 def prepare(root: str, facts: Mapping[str, Any]) -> Prepared:
     path = f"{root}/{PRIVATE}/{os.getpid()}.{os.urandom(6).hex()}"
     os.mkdir(path, 0o700)
-    lock = os.open(f"{path}/lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.write(lock, dump(facts))
+    lock = -1
+    try:
+        lock = os.open(f"{path}/lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(lock, dump(facts))
+        os.link(f"{path}/lock", f"{path}/.live")
+        make_spare(f"{path}/.exit")
+    except OSError:  # no room: leave what there is to others
+        discard(path)
+        if lock >= 0:
+            os.close(lock)
+        raise
     return Prepared(path, lock)
+
+
+def make_spare(path: str) -> None:
+    """Make a file that can become a record without an inode or a block more."""
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, SPARE_BYTES)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
 
 
 def claim(root: str, prepared: Prepared, attempt_id: str) -> bool:
@@ -62,15 +87,9 @@ def claim(root: str, prepared: Prepared, attempt_id: str) -> bool:
         if error.errno in CLAIMED:
             return False
         raise
-    link_live(root, attempt_id)
+    # A rename, as all that follows the claim: on some file systems a new link takes an inode, and there may be none.
+    os.rename(f"{attempt_dir(root, attempt_id)}/.live", f"{root}/live/{attempt_id}")
     return True
-
-
-def link_live(root: str, attempt_id: str) -> None:
-    try:
-        os.link(f"{root}/attempts/{attempt_id}/lock", f"{root}/live/{attempt_id}")
-    except FileExistsError:
-        pass
 
 
 def discard(private: str) -> None:
@@ -81,31 +100,67 @@ def discard(private: str) -> None:
 
 
 def publish(directory: str, name: str, content: bytes, *, durable: bool = False, replace: bool = True) -> bool:
-    """Make `name` appear whole. With replace=False an existing file stays and False is returned."""
-    temporary = (
-        f"{directory}/.{name}.{os.getpid()}.{os.urandom(4).hex()}"
-        if not replace
-        else f"{directory}/.{name}.{os.getpid()}"
-    )
-    fd = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        view = content
-        while view:
-            view = view[os.write(fd, view) :]
-        if durable:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
+    """Make `name` appear whole, on a full disk by means of a spare file. With replace=False an existing file stays and
+    False is returned."""
+    temporary = f"{directory}/.{name}.{os.getpid()}" + ("" if replace else f".{os.urandom(4).hex()}")
+    if not _take(f"{directory}/.{name}", temporary, content, durable=durable):
+        try:
+            _write(temporary, content, os.O_CREAT | os.O_TRUNC, durable=durable)
+        except OSError as error:
+            if error.errno not in FULL or not _take_any(directory, temporary, content, durable=durable):
+                raise
     if replace:
         os.rename(temporary, f"{directory}/{name}")
         return True
     try:
         os.link(temporary, f"{directory}/{name}")
     except FileExistsError:
-        return False
-    finally:
         os.unlink(temporary)
+        return False
+    except OSError as error:
+        if error.errno not in FULL or os.path.lexists(f"{directory}/{name}"):
+            raise
+        os.rename(temporary, f"{directory}/{name}")  # a link takes an inode here, and there is none
+        return True
+    os.unlink(temporary)
     return True
+
+
+def _take_any(directory: str, temporary: str, content: bytes, *, durable: bool) -> bool:
+    """The same with one of the house's own spare files, which lie beside `attempts` and `leases`."""
+    for pool in (f"{directory}/../../{SPARE}", f"{directory}/../{SPARE}"):
+        try:
+            names = os.listdir(pool)
+        except OSError:
+            continue
+        for name in names:
+            if _take(f"{pool}/{name}", temporary, content, durable=durable):
+                return True
+    return False
+
+
+def _take(spare: str, temporary: str, content: bytes, *, durable: bool) -> bool:
+    """Write to a spare file, if it is there and large enough. It is moved first, so that only one gets it."""
+    if len(content) > SPARE_BYTES:
+        return False
+    try:
+        os.rename(spare, temporary)
+    except OSError:
+        return False
+    # All of it: what is shorter would have to be cut, and JSON may end in spaces.
+    _write(temporary, content.ljust(SPARE_BYTES), 0, durable=durable)
+    return True
+
+
+def _write(path: str, content: bytes, flags: int, *, durable: bool) -> None:
+    fd = os.open(path, flags | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        while content:
+            content = content[os.write(fd, content) :]
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def read(path: str) -> dict[str, Any] | None:

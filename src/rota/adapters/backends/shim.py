@@ -26,6 +26,7 @@ import signal
 from rota.adapters.backends import confine, heard, procs, records, task, tracers
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
+from rota.adapters.backends.logfile import LogFile
 from rota.adapters.backends.oom import MACHINE, OWN
 from rota.adapters.backends.pipepump import PipePump
 
@@ -44,6 +45,8 @@ BIRTH_S = 0.005
 ASK_AGAIN_S = 0.25
 LATE_WARNING_S = 60.0
 FAR = float("inf")
+NO_ROOM = "could not be started: the server has no room on its disk, or too many files open"
+SHORT_MESSAGE = 500  # characters; any of them fit into a spare record
 RECORD_RETRY_S = 600.0
 KILL_AGAIN_S = 0.05
 REAP_MOST = 256  # a job can make dead children faster than they are collected: the clock must be looked at as well
@@ -52,8 +55,11 @@ REAP_MOST = 256  # a job can make dead children faster than they are collected: 
 class House:
     """What a shim is born with. Its working directory is the backend's root."""
 
-    def __init__(self, boot_id: str, nudge: int, null: int, bounds: Bounds, deny: list[Device]) -> None:
+    def __init__(
+        self, boot_id: str, nudge: int, null: int, bounds: Bounds, deny: list[Device], *, least_free: int
+    ) -> None:
         self.boot_id, self.nudge, self.null, self.bounds, self.deny = boot_id, nudge, null, bounds, deny
+        self.least_free = least_free  # bytes on the disk below which no log grows
         self.home = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.groups = WorkerGroups(confine.Hierarchies(), "")  # the worker's own cgroups, and so those of all it starts
         self.start = 0  # its start time
@@ -69,7 +75,7 @@ class Shim:
     def __init__(self, house: House, attempt_id: str, order: dict[str, Any], log: int) -> None:
         self.house, self.id, self.order, self.log = house, attempt_id, order, log
         self.directory = records.attempt_dir(".", attempt_id)
-        self.cap = LogCap(log, self.directory, order["log_cap_bytes"])
+        self.cap = LogCap(log, self.directory, order["log_cap_bytes"], house.least_free)
         self.uid = os.geteuid()  # of the tasks
         self.bounded = False  # by limits of its own
         self.memory_bounded = False
@@ -78,6 +84,7 @@ class Shim:
         self.leaders: list[int] = []
         self.errors = -1  # the pipe on which a forked task says why it could not begin
         self.refusal: tuple[int, str] | None = None
+        self.short = False  # it could not be begun for want of what is the server's to have
         self.unreaped = False  # more dead children than one round collects
         self.failure: int | None = None  # wait status of the first task that failed
         self.cause = ""  # why it is being ended, when it is
@@ -110,7 +117,10 @@ class Shim:
             else:
                 self._launch_spawned()
         except (task.Refused, OSError) as error:
-            self._refuse(getattr(error, "code", task.NOT_RUNNABLE), str(error))
+            self.short = isinstance(error, OSError) and error.errno in records.SHORT
+            self._refuse(
+                getattr(error, "code", task.NOT_RUNNABLE), f"{NO_ROOM} ({error})" if self.short else str(error)
+            )
         else:
             self._wait()
         self._extinguish()
@@ -183,7 +193,7 @@ class Shim:
 
     def _open_pipe(self, account: task.Account) -> int:
         """The end of a pipe to print into: the log of an account's job must not be that account's file."""
-        self.pipe = PipePump(self.log)
+        self.pipe = PipePump(LogFile(self.log, self.house.least_free))
         os.fchown(self.pipe.output, account.uid, account.gid)  # so that the job may open /dev/stderr
         return self.pipe.output
 
@@ -191,7 +201,7 @@ class Shim:
         from rota.adapters.backends.ptypump import PtyPump  # threads and sockets: only for those who want a terminal
 
         master, slave = os.openpty()
-        self.pump = PtyPump(master, self.log, self.directory)
+        self.pump = PtyPump(master, LogFile(self.log, self.house.least_free), self.directory)
         return slave
 
     def _begun(self, tick: float) -> None:
@@ -463,14 +473,15 @@ class Shim:
                 confine.try_remove(devices)
 
     def _record(self) -> None:
-        content = records.dump(self._exit())
+        end = self._exit()
         give_up = procs.boottime() + RECORD_RETRY_S
         while True:
             try:
-                records.publish(self.directory, "exit", content, durable=True)
+                records.publish(self.directory, "exit", records.dump(end), durable=True)
                 return
             except OSError as error:
-                full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # wait as long as it takes: the end is known
+                full = error.errno in records.FULL  # wait as long as it takes: the end is known
+                end["message"] = end["message"][:SHORT_MESSAGE]
                 if not full and (error.errno == errno.ENOENT or procs.boottime() > give_up):
                     raise
             signal.sigtimedwait((signal.SIGUSR2,), 1.0)  # a sleep: nobody sends that
@@ -492,8 +503,9 @@ class Shim:
         elif cause != "exited":
             message = lost
         if self.refusal is not None and not self.cause:
-            cause, signum = "launch_failed", None
+            cause, signum = "lost" if self.short else "launch_failed", None
             code, message = self.refusal
+            code = None if self.short else code
             self.started_tick = None
         if self.started_tick is None and self.cause:
             code, signum, message = None, None, ""  # stopped before the command was let go
@@ -508,6 +520,7 @@ class Shim:
             "ended_tick": procs.boottime(),
             "warned": self.warned,
             "killed": bool(message and message == lost),
+            "shortage": self.short and cause == "lost",
             "boot_id": self.house.boot_id,
         }
 

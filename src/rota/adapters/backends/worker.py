@@ -44,7 +44,14 @@ def serve(house: House, name: str, orders: int, answers: int) -> int:
     }
     ready: Ready | None = None
     for _ in range(MAX_ATTEMPTS):
-        ready = ready or Ready(facts)
+        try:
+            ready = ready or Ready(facts)
+        except OSError as error:
+            if error.errno not in records.FULL:
+                raise
+            print(f"no room for another attempt: {error}", file=sys.stderr, flush=True)
+            _leave(house)
+            return 1
         order = _receive(orders)
         if order is None:
             break
@@ -67,9 +74,12 @@ class Ready:
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.claim = records.prepare(".", facts)
-        self.log = os.open(
-            f"{self.claim.path}/log", os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600
-        )
+        flags = os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
+        try:
+            self.log = os.open(f"{self.claim.path}/log", flags, 0o600)
+        except OSError:
+            records.discard(self.claim.path)
+            raise
 
     def close(self) -> None:
         os.close(self.log)

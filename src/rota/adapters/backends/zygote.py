@@ -277,7 +277,7 @@ def _set_up(settings: dict[str, Any]) -> shim.House:
         found.limits.clear()
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     deny = [(int(major), int(minor)) for major, minor in settings["deny"]]
-    return shim.House(procs.boot_id(), nudge, null, bounds, deny)
+    return shim.House(procs.boot_id(), nudge, null, bounds, deny, least_free=settings["least_free"])
 
 
 def _noop(signum: int, frame: object) -> None:

@@ -1,0 +1,69 @@
+"""What the server keeps of the disk for the time when jobs have taken the rest: blocks and inodes.
+
+One larger file lies on the ledger's disk; it is given up when the ledger cannot be written, so that ends and cancels
+can be. Small files in `spare/` become records of attempts, such as the order to stop one, without an inode or a block
+more: nobody else can take what is moved. Both are made again when there is room.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from rota.adapters.backends import records
+
+MOST_BYTES = 8 << 20  # some thousand ends
+SHARE_OF_FLOOR = 8
+SPARES = 128
+NAME = "rota.ballast"
+
+
+class Ballast:
+    """`root`: the data directory; `ledger`: the directory of the database."""
+
+    def __init__(self, root: Path, ledger: Path) -> None:
+        self._spares = root / records.SPARE
+        self._file = ledger / NAME
+
+    def keep(self, floor: int) -> None:
+        """Make what is missing, where the floor is that many bytes. Call it only while there is room."""
+        try:
+            self._keep(min(MOST_BYTES, floor // SHARE_OF_FLOOR))
+        except OSError as error:
+            if error.errno not in records.FULL:
+                raise
+
+    def give_up(self) -> bool:
+        """Return whether there is more room now."""
+        try:
+            self._file.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _keep(self, size: int) -> None:
+        if size and not self._file.exists():
+            self._make(size)
+        try:
+            there = set(os.listdir(self._spares))
+        except FileNotFoundError:
+            self._spares.mkdir(mode=0o700)
+            there = set()
+        missing = (str(number) for number in itertools.count() if str(number) not in there)
+        for name in itertools.islice(missing, max(0, SPARES - len(there))):
+            records.make_spare(f"{self._spares}/{name}")
+
+    def _make(self, size: int) -> None:
+        fd = os.open(self._file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            with suppress(FileNotFoundError):
+                self._file.unlink()
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+        finally:
+            os.close(fd)
