@@ -10,7 +10,7 @@ from rota.adapters.clock import SystemClock
 from rota.app.authz import Principal, Role
 from rota.app.commands import CancelReservation, Drain, Rerun, Reserve, Submit
 from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound
-from rota.app.reserve import MOST, expire, said
+from rota.app.reserve import FOR_ADMINS, MOST, MOST_OF_ONE, expire, said
 from rota.core import events as e
 from rota.core.reservation import Reservation
 from rota.core.resources import Request
@@ -212,14 +212,25 @@ def test_one_that_is_given_up_counts_from_its_start_for_a_quarter_of_an_hour_at_
 
 
 def test_there_is_a_bound_on_all_of_them(house: House) -> None:
-    def fill(desk: Any) -> None:
-        for number in range(MOST):
-            one = Reservation(f"{number:012x}", "ann", "", desk.now + 90 * DAY + number, 1e10, (), desk.now)
+    def fill(desk: Any, names: range, user: str) -> None:
+        for number in names:
+            one = Reservation(f"{number:012x}", user, "", desk.now + 90 * DAY + number, 1e10, (), desk.now)
             desk.state.book(one)
 
-    house.loop.call(fill).result(PATIENCE_S)
+    def book(first: int, end: int, user: str) -> None:
+        house.loop.call(lambda desk: fill(desk, range(first, end), user)).result(PATIENCE_S)
+
+    book(0, MOST_OF_ONE, "ann")
+    with pytest.raises(Full, match="ann has 50 reservations"):
+        reserve(house, 1)
+    house.do(CancelReservation(house.do(Reserve(1, length_s=HOUR), BOB).id), BOB)
+    book(MOST_OF_ONE, MOST - FOR_ADMINS, "many others")
+    with pytest.raises(Full, match="900 reservations"):
+        house.do(Reserve(1, length_s=HOUR), BOB)
+    house.do(CancelReservation(house.do(Reserve(1, length_s=HOUR), ROOT).id), ROOT)
+    book(MOST - FOR_ADMINS, MOST, "many others")
     with pytest.raises(Full, match="1000 reservations"):
-        reserve(house)
+        house.do(Reserve(1, length_s=HOUR), ROOT)
 
     def empty(desk: Any) -> None:
         for name in list(desk.state.reservations):

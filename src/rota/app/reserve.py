@@ -23,7 +23,8 @@ from rota.core.times import told
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
-MOST = 1_000  # reservations in all
+MOST, FOR_ADMINS = 1_000, 100  # reservations in all, and how many of these only admins can make
+MOST_OF_ONE = 50
 MOST_PAST = 10_000  # that are remembered; they are counted for every new one
 MOST_AHEAD_S = 90 * DAY_S
 SHORTEST_S, LONGEST_S = 60.0, 30 * DAY_S
@@ -141,9 +142,10 @@ def _check_request(desk: Desk, request: Request) -> None:
 
 
 def _check_bounds(desk: Desk, who: Principal, user: str, gpu_s: float) -> None:
-    if len(desk.state.reservations) >= MOST:
-        raise Full(f"there are {MOST} reservations already; wait until some are over, or cancel some")
     state = desk.state
+    most_now = MOST if who.role is Role.ADMIN else MOST - FOR_ADMINS
+    if len(state.reservations) >= most_now:
+        raise Full(f"there are {most_now} reservations already; wait until some are over, or cancel some")
     counted = [one for one in state.past_reservations.values() if one.counted_gpu_s(desk.now) > 0]
     if len(counted) >= MOST_PAST:
         raise Full(f"there were {MOST_PAST} reservations in the last {told(COUNTED_S)}; wait until some are older")
@@ -156,6 +158,8 @@ def _check_bounds(desk: Desk, who: Principal, user: str, gpu_s: float) -> None:
             f"(each counts for {told(LEAST_S)} at least); take fewer GPUs or a shorter time, or ask an admin",
             "gpus",
         )
+    if sum(one.user == user for one in state.calendar) >= MOST_OF_ONE:
+        raise Full(f"{user} has {MOST_OF_ONE} reservations already; wait until some are over, or cancel some")
     theirs = [one for one in (*counted, *state.calendar) if one.user == user]
     before = sum(one.counted_gpu_s(desk.now) for one in theirs)
     if before + gpu_s > most:

@@ -188,7 +188,13 @@ def _files(directory: Directory) -> list[dict[str, Any]]:
                     break
                 facts = entry.stat(follow_symlinks=False)
                 kind = "directory" if entry.is_dir(follow_symlinks=False) else "link" if entry.is_symlink() else "file"
-                found.append({"name": entry.name, "path": entry.path, "type": kind, "size": facts.st_size})
+                name, path = _text(entry.name), _text(entry.path)
+                found.append({"name": name, "path": path, "type": kind, "size": facts.st_size})
     except OSError:  # not made yet, gone while we looked, or not ours to read
         return found
     return sorted(found, key=lambda item: str(item["name"]))
+
+
+def _text(name: str) -> str:
+    """A name of a file may be any bytes; half a surrogate in an answer is none that strict readers take."""
+    return os.fsencode(name).decode(errors="replace")
