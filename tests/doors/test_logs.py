@@ -167,7 +167,8 @@ def test_what_was_written_down_about_a_run(server: Server) -> None:
 
 def test_what_a_run_leaves_behind(server: Server) -> None:
     command = (
-        "cd $ROTA_CHECKPOINT_DIR; echo weights > step1.pt; mkdir more; ln -s /etc/passwd link; : > $(printf 'odd\\377');"
+        "cd $ROTA_CHECKPOINT_DIR; echo weights > step1.pt; mkdir more; ln -s /etc/passwd link;"
+        ": > $(printf 'odd\\377');"
         "echo 'wandb: Run data is saved locally in wandb/run-1'; echo View run at https://wandb.ai/team/p/runs/r1"
     )
     run_id = finished(server, command)
