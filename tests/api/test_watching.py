@@ -15,7 +15,7 @@ import uvloop
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from rota.api import follow, hub, patient, serve
+from rota.api import bell, follow, hub, patient, serve
 from rota.api.doors import stream
 from rota.api.house import House
 from rota.api.hub import Told
@@ -226,6 +226,34 @@ def test_one_caller_has_so_many_watchers_and_is_told_so(tmp_path: Path, monkeypa
         lines.append(await doors.open("/events", f"x-auth-token: {ann}"))
         for one in (writer, *(each for _, each in lines[1:])):
             one.close()
+
+    story(tmp_path, what)
+
+
+@pytest.mark.parametrize("what_log", ["logs", "sidecar-logs"])
+def test_one_caller_follows_so_many_logs(tmp_path: Path, what_log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bell, "MAX_OF_ONE", 2)
+
+    async def what(doors: Doors) -> None:
+        gate, service = doors.house.gate, doors.house.service
+        root, _ = await asyncio.to_thread(issue, service, gate, "root", "admin")
+        ann, _ = await asyncio.to_thread(issue, service, gate)
+        body = {"name": "n", "command": "true", "auto_start": False}
+        made = await asyncio.to_thread(_post, doors.port, "/runs", body, root)
+        path = f"/runs/{made['id']}/{what_log}/stream"
+        lines = [await doors.open(path, f"x-auth-token: {ann}") for _ in range(2)]
+        for reader, _ in lines:
+            await reader.readuntil(b"initial")
+        reader, writer = await asyncio.open_connection("127.0.0.1", doors.port)
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nx-auth-token: {ann}\r\n\r\n".encode())
+        answer = await reader.readuntil(b"}")
+        assert answer.startswith(b"HTTP/1.1 429 ")
+        assert b"ann follows 2 logs already; close some before opening more" in answer
+        lines.append(await doors.open(path, f"x-auth-token: {root}"))
+        await lines[-1][0].readuntil(b"initial")
+        for one in (writer, *(each for _, each in lines)):
+            one.close()
+        await until(lambda: not doors.house.bell._of_caller)
 
     story(tmp_path, what)
 

@@ -13,13 +13,13 @@ import pytest
 from rota.api import follow as following
 from rota.api import telling as module
 from rota.api.bell import Bell
-from rota.api.follow import Source, follow, followers
+from rota.api.follow import Source, follow, followers, renderers
 from rota.api.render.story import story
 from rota.api.telling import Telling
 from rota.app.commands import Cancel, Submit
 from rota.app.ports import StoredEvent
 from rota.core import events as e
-from tests.app.house import House
+from tests.app.house import ROOT, House
 
 
 class Book:
@@ -101,7 +101,7 @@ async def _followed(house: House) -> None:
         return telling.read(offset, limit)
 
     source = Source(lambda: house.rota.run(run_id), read, lambda run: 1, rings=True)
-    news = follow(run_id, source, bell, followers())
+    news = follow(run_id, source, bell, followers(), who=ROOT, rendering=renderers())
     assert b"initial" in await asyncio.wait_for(anext(news), 30)
     waiting = asyncio.ensure_future(anext(news))
     await asyncio.sleep(following.POLL_S * 4)

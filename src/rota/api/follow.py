@@ -12,13 +12,15 @@ import re
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rota.api.answers import dumps
 from rota.api.bell import MAX_WATCHERS, Bell
 from rota.api.filereads import FileReads
 from rota.api.render.words import RUN_WORDS
-from rota.app.errors import Unavailable
+from rota.app.authz import Principal
+from rota.app.errors import Refused, Unavailable
 from rota.app.ports import FileBusy, LogChunk
 from rota.core.run import ENDED, Run
 
@@ -60,10 +62,29 @@ def followers() -> FileReads:
     return FileReads("rota-follow", calls=MAX_WATCHERS, limit_s=None)
 
 
+def renderers() -> FileReads:
+    """Threads for putting what was read into messages. One caller's followers take turns, with a rest after each piece
+    as long as the piece took: a long log that many of them read from its beginning leaves time to others."""
+    return FileReads(
+        "rota-render", threads=2, of_one=1, calls=MAX_WATCHERS, calls_of_one=MAX_WATCHERS, limit_s=None, rest=1.0
+    )
+
+
 async def follow(
-    run_id: str, source: Source, bell: Bell, files: FileReads, since: Place | None = None
+    run_id: str,
+    source: Source,
+    bell: Bell,
+    files: FileReads,
+    since: Place | None = None,
+    *,
+    who: Principal,
+    rendering: FileReads,
 ) -> AsyncGenerator[bytes, None]:
-    with bell.watch(run_id) as rung:
+    try:
+        bell.must_have_room(who)
+    except Refused:  # others came between the answer's head and now; whoever follows comes back
+        return
+    with bell.watch(run_id, who) as rung:
         reader = _Reader(source, since)
         kind, beat = "initial", time.monotonic()
         while not bell.closed:  # without a word of an end: whoever follows comes back to the next server
@@ -82,7 +103,8 @@ async def follow(
             except (FileBusy, Unavailable):  # the log cannot be opened just now: as if there were nothing new
                 run, text = None, ""
             if text or (kind == "initial" and run is not None):
-                yield _event({"type": kind, "content": text, **reader.where}, reader.id)
+                message = {"type": kind, "content": text, **reader.where}
+                yield await rendering.read(who.name, partial(_event, message, reader.id))
                 kind, beat = "delta", time.monotonic()
                 continue
             if run is not None and reader.more(run):

@@ -9,7 +9,7 @@ from pathlib import Path
 from rota.api.bell import Bell
 from rota.api.connections import Connections, bounds_here
 from rota.api.filereads import FileReads
-from rota.api.follow import followers
+from rota.api.follow import followers, renderers
 from rota.api.forecasts import forecasters
 from rota.api.gate import Gate
 from rota.api.groups import Groups
@@ -44,6 +44,7 @@ class House:
     files: FileReads = field(default_factory=lambda: FileReads("rota-files"))
     looks: FileReads = field(default_factory=lookers)
     followed: FileReads = field(default_factory=followers)
+    rendering: FileReads = field(default_factory=renderers)
     forecasts: FileReads = field(default_factory=forecasters)
     trials: FileReads = field(default_factory=trial_threads)
     sweeps: FileReads = field(default_factory=sweep_threads)

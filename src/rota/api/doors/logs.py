@@ -22,7 +22,7 @@ from rota.api.render.text import page
 from rota.api.render.whole import tail
 from rota.api.router import Router
 from rota.api.telling import Telling
-from rota.app.errors import Unavailable
+from rota.app.authz import Principal
 from rota.app.ports import FileBusy, LogChunk
 from rota.core.ids import attempt_id
 from rota.core.run import ENDED, Run
@@ -96,7 +96,7 @@ def stream_logs(house: HouseDep, who: Caller, run_id: RunId, last_event_id: Last
         return house.service.log(run_id, offset, limit, attempt)
 
     source = Source(lambda: house.service.run(run_id), read, lambda run: run.attempts_made)
-    return _stream(house, run_id, source, last_event_id)
+    return _stream(house, who, run_id, source, last_event_id)
 
 
 @router.get(
@@ -124,13 +124,13 @@ def stream_sidecar(house: HouseDep, who: Caller, run_id: RunId, last_event_id: L
         return telling.read(offset, limit)
 
     source = Source(lambda: house.service.run(run_id), read, lambda run: 1, rings=True)
-    return _stream(house, run_id, source, last_event_id)
+    return _stream(house, who, run_id, source, last_event_id)
 
 
-def _stream(house: House, run_id: str, source: Source, last_event_id: str | None) -> Response:
-    if house.bell.full:
-        raise Unavailable("too many logs are being followed; try again later")
-    return Patient(follow(run_id, source, house.bell, house.followed, Place.read(last_event_id)))
+def _stream(house: House, who: Principal, run_id: str, source: Source, last_event_id: str | None) -> Response:
+    house.bell.must_have_room(who)
+    since = Place.read(last_event_id)
+    return Patient(follow(run_id, source, house.bell, house.followed, since, who=who, rendering=house.rendering))
 
 
 def _telling(house: House, run_id: str) -> Telling:
