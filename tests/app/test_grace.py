@@ -216,6 +216,51 @@ def test_a_cancel_of_what_is_being_preempted_keeps_its_bound(build: Build) -> No
     assert kill_at(house.rota.policy(), cancelled) == pytest.approx(bound)
 
 
+# -- a stop that is under way when the cap changes -----------------------------------------------------------------
+def test_a_grace_that_was_begun_is_cut_when_the_cap_is_lowered(house: House) -> None:
+    with_policy(house, max_grace_s=DAY)
+    run_id = deaf(house, grace_s=DAY / 2)
+    house.do(Cancel(run_id, why="wrong data"), ANN)
+    assert grace_of(house, run_id) == DAY / 2
+    with_policy(house, max_grace_s=0.5)
+    ended = house.wait(run_id)
+    assert (ended.state, ended.past[-1].exit.cause) == (RunState.CANCELLED, Cause.CANCELLED)
+    first, second = house.events(e.StopRequested, run_id)
+    assert (second.cause, second.grace_s, second.by, second.why) == (Cause.CANCELLED, 0.5, first.by, first.why)
+
+
+def test_also_by_a_server_that_starts_with_it_under_way(build: Build) -> None:
+    """As after an upgrade: the last version wrote down a grace that is above the cap."""
+    house = build(1, 1).open()
+    with_policy(house, max_grace_s=1.0, max_checkpoint_grace_s=1.0)
+    run_id = deaf(house)
+    attempt = house.run(run_id).attempt
+    assert attempt is not None
+    stop = e.StopRequested(
+        at=house.rota.now(), by="ann", run_id=run_id, attempt_id=attempt.id, cause=Cause.CANCELLED, signal=15,
+        grace_s=80_000.0,
+    )  # fmt: skip
+    house.loop.call(lambda desk: desk.write(stop)).result(60)
+    house.reopen()
+    assert house.wait(run_id).state is RunState.CANCELLED
+    assert [one.grace_s for one in house.events(e.StopRequested, run_id)] == [80_000.0, 1.0]
+
+
+def test_what_an_admin_granted_is_not_cut(house: House) -> None:
+    with_policy(house, max_grace_s=600.0)
+    granted = house.do(Submit(house.spec(DEAF, grace_s=DAY), user="ann"), ROOT).id
+    until(lambda: "ready" in house.output(granted), "it ignores the signals")
+    plain = deaf(house, grace_s=500.0)
+    house.do(Cancel(granted), ANN)
+    house.do(Cancel(plain, grace_s=3600.0), ROOT)
+    with_policy(house, max_grace_s=60.0)
+    house.settled()
+    assert [grace_of(house, run_id) for run_id in (granted, plain)] == [DAY, 3600.0]
+    assert all(len(house.events(e.StopRequested, run_id)) == 1 for run_id in (granted, plain))
+    for run_id in (granted, plain):
+        house.do(Cancel(run_id, grace_s=0.0), ANN)
+
+
 # -- what does not die ------------------------------------------------------------------------------------------------
 def test_what_outlives_its_kill_is_named_without_a_bound(build: Build) -> None:
     """The supervisor is frozen, so nothing dies when it should: to others that looks like a process in state D."""

@@ -59,6 +59,7 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
                 signal=SIGTERM if grace_s > 0 else SIGKILL,
                 grace_s=grace_s,
                 why=command.why,
+                long_grace=who.role is Role.ADMIN and command.grace_s is not None,
             )
         )
     return desk.state.runs[run.id]

@@ -90,8 +90,12 @@ def now_and_then(loop: Loop, desk: Desk) -> None:
 
 def _stop_overruns(loop: Loop, desk: Desk) -> None:
     """End at their limits those whose supervisors would give them more than the policy does; be there when the next
-    one reaches its own."""
+    one reaches its own. Cut the grace of those that were stopped with more."""
     for run in _active(loop):
+        sooner = overrun.cut(desk.state.policy, run, desk.now)
+        if sooner is not None:
+            desk.write(sooner)
+            continue
         left_s = overrun.limit_in_s(desk.state.policy, run, desk.now, desk.tick)
         if left_s is not None and left_s > 0:
             loop.reconcile_by(desk.tick + left_s)

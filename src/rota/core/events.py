@@ -104,6 +104,7 @@ class StopRequested(RunEvent):
     grace_s: float
     for_run: str = ""
     why: str = ""
+    long_grace: bool = False  # see Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

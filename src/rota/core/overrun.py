@@ -1,14 +1,15 @@
-"""Attempts whose supervisor would give them more time after their limit than the policy does now.
+"""Attempts whose supervisor would give them more time than the policy does now, after their limit or after a stop.
 
 A supervisor goes by the grace that it was launched with. After the cap was lowered, or where an older version launched
 the attempt without one, that is too long. Such an attempt is asked to end when it reaches its limit, with the grace of
-today: a further stop only hastens an end, and no supervisor has to be told anything else.
+today: a further stop only hastens an end, and no supervisor has to be told anything else. So is one that was asked
+already, with a grace that is longer than today's cap, unless an admin granted it.
 """
 
 from __future__ import annotations
 
 from rota.core import events as e
-from rota.core.grace import given_s, own_s
+from rota.core.grace import for_others_s, given_s, own_s
 from rota.core.policy import Policy
 from rota.core.run import Cause, Run
 from rota.core.warning import SIGTERM
@@ -26,6 +27,29 @@ def limit_in_s(policy: Policy, run: Run, now: float, tick: float) -> float | Non
         return None
     launching_s = attempt.started_at - attempt.planned_at
     return limit_s - min(now - attempt.started_at, tick - attempt.planned_tick - launching_s)
+
+
+def cut(policy: Policy, run: Run, now: float) -> e.StopRequested | None:
+    """Return the same stop once more with the grace of today, from now on; None = it ends as soon as it would then."""
+    attempt = run.attempt
+    if attempt is None or attempt.stop is None or attempt.reported or run.spec.holder is not None:
+        return None
+    stop = attempt.stop
+    granted = stop.long_grace or (run.spec.long_grace and stop.cause is not Cause.PREEMPTED)
+    grace_s = for_others_s(policy, run.spec)
+    if granted or stop.at + stop.grace_s <= now + grace_s:
+        return None
+    return e.StopRequested(
+        at=now,
+        by=stop.by,
+        run_id=run.id,
+        attempt_id=attempt.id,
+        cause=stop.cause,
+        signal=stop.signal,
+        grace_s=grace_s,
+        for_run=stop.for_run,
+        why=stop.why,
+    )
 
 
 def request(policy: Policy, run: Run, now: float) -> e.StopRequested:

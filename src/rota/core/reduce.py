@@ -152,7 +152,16 @@ def _started(state: State, event: e.AttemptStarted) -> None:
 
 def _stop_requested(state: State, event: e.StopRequested) -> None:
     run, attempt = _live(state, event.run_id, event.attempt_id)
-    stop = Stop(event.cause, event.at, event.by, event.signal, event.grace_s, event.for_run, event.why)
+    stop = Stop(
+        cause=event.cause,
+        at=event.at,
+        by=event.by,
+        signal=event.signal,
+        grace_s=event.grace_s,
+        for_run=event.for_run,
+        why=event.why,
+        long_grace=event.long_grace,
+    )
     end = min(attempt.expected_end, event.at + event.grace_s) if attempt.expected_end > event.at else event.at
     state.put(replace(run, attempt=replace(attempt, stop=stop, expected_end=end)))
 

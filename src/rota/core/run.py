@@ -169,6 +169,7 @@ class Stop:
     grace_s: float
     for_run: str = ""  # preemption: who gets the GPUs
     why: str = ""
+    long_grace: bool = False  # an admin asked for this grace, whatever the cap is
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def _rest(event: e.Event) -> dict[str, Any]:
         case e.NodeSeen(node=node):
             return {"node_id": node.id, "gpu_count": len(node.gpus), "alive": node.alive, "drained": node.drained}
     data: dict[str, Any] = codec.encode(event)
-    for name in ("at", "by", "run_id"):
+    for name in ("at", "by", "run_id", "long_grace"):
         data.pop(name, None)
     return data
 
