@@ -7,8 +7,8 @@ beginning instead, and offsets restart.
 
 A job of the server's own account has the file itself, so the length alone says little: a job can preallocate blocks
 beyond the end or inside the hole, and make the log long and short again. So the blocks really used are counted as well,
-and those that hold nothing of the log are freed. While the disk is nearly full the cap is what the log has then (1 MiB
-at least): what is printed costs what was printed before.
+and those that hold nothing of the log are freed. While the disk is nearly full the cap is 1 MiB more than the log has
+then: what is printed costs what was printed before.
 """
 
 # ruff: noqa: SIM105 - contextlib would be one more import in every shim
@@ -23,18 +23,19 @@ from rota.adapters.backends.logfile import has_room
 
 PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 BLOCK = 4096  # holes are made of whole blocks
-LEAST_CAP = 1 << 20  # while the disk is nearly full
+GROWTH = 1 << 20  # while the disk is nearly full
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LogCap:
-    """`least_free`: bytes free on the disk below which the log does not grow; 0 = that is not looked at."""
+    """`least_free`: bytes free on the disk below which the log hardly grows; 0 = that is not looked at, as where what
+    writes the log looks itself."""
 
     def __init__(self, log: int, directory: str, cap_bytes: int, least_free: int = 0) -> None:
         self._log = log
         self._directory = directory
-        self._least_free = least_free
+        self.least_free = least_free
         self._most = max(cap_bytes, 4 * BLOCK)
         self._tight = False
         self._hole_end = self._head = 0
@@ -64,10 +65,10 @@ class LogCap:
         return 1.0 if kept < self._cap // 2 and not self._tight else 0.1
 
     def _tighten(self, kept: int) -> None:
-        tight = bool(self._least_free) and not has_room(self._log, self._least_free)
+        tight = bool(self.least_free) and not has_room(self._log, self.least_free)
         if tight != self._tight:
             self._tight = tight
-            self._set_cap(min(self._most, max(kept, LEAST_CAP)) if tight else self._most)
+            self._set_cap(min(self._most, kept + GROWTH) if tight else self._most)
 
     def settle(self) -> None:
         """Bring the log within its cap when nothing writes to it any more."""

@@ -193,7 +193,7 @@ class Shim:
 
     def _open_pipe(self, account: task.Account) -> int:
         """The end of a pipe to print into: the log of an account's job must not be that account's file."""
-        self.pipe = PipePump(LogFile(self.log, self.house.least_free))
+        self.pipe = PipePump(self._open_log())
         os.fchown(self.pipe.output, account.uid, account.gid)  # so that the job may open /dev/stderr
         return self.pipe.output
 
@@ -201,8 +201,13 @@ class Shim:
         from rota.adapters.backends.ptypump import PtyPump  # threads and sockets: only for those who want a terminal
 
         master, slave = os.openpty()
-        self.pump = PtyPump(master, LogFile(self.log, self.house.least_free), self.directory)
+        self.pump = PtyPump(master, self._open_log(), self.directory)
         return slave
+
+    def _open_log(self) -> LogFile:
+        """The log for a pump, which stops by itself when the disk is nearly full."""
+        self.cap.least_free = 0
+        return LogFile(self.log, self.house.least_free)
 
     def _begun(self, tick: float) -> None:
         self.started_tick = tick
