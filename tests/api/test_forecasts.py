@@ -59,7 +59,7 @@ async def wait_for(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("what", ["", "/explain", "/eta"])
+@pytest.mark.parametrize("what", ["/explain", "/eta"])
 def test_slow_ones_take_no_thread_of_other_calls(shared: House, held: str, slow: Slow, what: str) -> None:
     secrets = [issue(shared.service, shared.gate, name)[0] for name in ("ann", "ben", "cid", "dan")]
     other, _ = issue(shared.service, shared.gate, "eve")
@@ -89,6 +89,43 @@ def test_one_caller_has_one_of_the_threads(shared: House, held: str, slow: Slow)
         await wait_for(lambda: slow.begun == 2)
         slow.go_on.set()
         assert {answer.status for answer in await asyncio.gather(*asked)} == {200}
+
+    asyncio.run(story())
+
+
+def test_a_person_and_their_agent_have_one_together(shared: House, held: str, slow: Slow) -> None:
+    person, _ = issue(shared.service, shared.gate, "mallory")
+    agent, _ = issue(shared.service, shared.gate, "bot", "agent", acts_for="mallory")
+    other, _ = issue(shared.service, shared.gate, "ann")
+
+    async def story() -> None:
+        asked = [asyncio.create_task(ask(shared, one, f"/runs/{held}/explain")) for one in (person, agent)]
+        await wait_for(lambda: shared.forecasts._calls == 2 and slow.begun)
+        asked.append(asyncio.create_task(ask(shared, other, f"/runs/{held}/explain")))
+        await wait_for(lambda: slow.begun == 2)
+        assert shared.forecasts._lanes["mallory"].users == 2
+        slow.go_on.set()
+        assert {answer.status for answer in await asyncio.gather(*asked)} == {200}
+
+    asyncio.run(story())
+
+
+def test_a_run_is_read_without_waiting_for_what_is_still_worked_out(
+    shared: House, held: str, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, _ = issue(shared.service, shared.gate)
+    monkeypatch.setattr(forecasts, "PATIENCE_S", 0.05)
+
+    async def story() -> None:
+        async with asyncio.timeout(60):
+            for _ in range(3):
+                answer = await ask(shared, token, f"/runs/{held}")
+                assert (answer.status, answer.json["id"], answer.json["eta"]) == (200, held, None)
+                assert [each["code"] for each in answer.json["reasons"]] == ["not_known_yet"]
+        slow.go_on.set()
+        monkeypatch.setattr(forecasts, "PATIENCE_S", 60.0)
+        reasons = (await ask(shared, token, f"/runs/{held}")).json["reasons"]
+        assert reasons and reasons[0]["code"] != "not_known_yet"
 
     asyncio.run(story())
 

@@ -1,11 +1,12 @@
 """Work out why runs wait and when they start, in threads of their own.
 
 Behind a long queue that takes seconds. In the threads that all routes share, a few dozen such questions would keep
-everybody else's calls waiting. One caller has one of these threads at a time.
+everybody else's calls waiting. One person, with all agents of theirs, has one of these threads at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 THREADS = 2
 MAX_CALLS = 128  # worked on and waiting
 LIMIT_S = 60.0  # for both together
+PATIENCE_S = 2.0  # of those who want more than a forecast
 
 
 class Gone(Unavailable):
@@ -39,4 +41,14 @@ async def foretell(threads: FileReads, who: Principal, scope: Mapping[str, Any],
             raise Gone("the client has gone")
         return work()
 
-    return await threads.read(who.name, unless_gone)
+    return await threads.read(who.owner, unless_gone)
+
+
+async def at_hand(threads: FileReads, who: Principal, scope: Mapping[str, Any], work: Callable[[], T]) -> T | None:
+    """Return what `work` returns if that takes a moment only; None when it does not. What was begun is ended, and the
+    next who asks finds it."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await foretell(threads, who, scope, work)
+    except (TimeoutError, Unavailable):
+        return None

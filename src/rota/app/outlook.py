@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from rota.core.alternatives import Alternative, alternatives
@@ -28,6 +28,8 @@ T = TypeVar("T")
 Fork = Callable[[], tuple[State, float]]  # a copy of the state with what is known of the past, and the time
 FRESH_S = 1.0
 REST = 5.0  # times what the walks of a moment have cost, they are good for others too
+AT_ONCE = 20_000  # of the cost of a walk, before others who ask for a start may go on with it
+GIVE_WAY_S = 0.001
 DEAR_S = 0.5  # starts that cost less are told anew whenever something happened
 
 
@@ -132,24 +134,32 @@ class _World:
 
     def start(self, run_id: str, lasts: Callable[[History], Lasts]) -> float | None:
         """When a run starts in the walk that all questions share. A question leads it on only as far as needed, and
-        all together no further than one alone could."""
-        with self._foretelling:
-            begun = self._begun = monotonic()
-            try:
-                if self._think(lambda state, now: state.paused):
-                    return None
-                walk = self._starts.get(lasts)
-                if walk is None:
-                    walk = self._think(lambda state, now: Walk(state, now, lasts(state.history)))
-                found = walk.find(run_id, BUDGET - walk.cost)
-                self._starts[lasts] = walk
+        all together no further than one alone could. One that needs long gives way to the others again and again."""
+        while True:
+            with self._foretelling:
+                walk, found = self._go_on(run_id, lasts)
+            if walk is None or found is not None or walk.over or walk.cost >= BUDGET:
                 return found
-            except BaseException:
-                self._starts.pop(lasts, None)  # it may stand anywhere
-                raise
-            finally:
-                self._begun = None
-                self._foretold_s += monotonic() - begun
+            sleep(GIVE_WAY_S)
+
+    def _go_on(self, run_id: str, lasts: Callable[[History], Lasts]) -> tuple[Walk | None, float | None]:
+        """Lead the walk on for a while; no walk: scheduling is paused."""
+        begun = self._begun = monotonic()
+        try:
+            if self._think(lambda state, now: state.paused):
+                return None, None
+            walk = self._starts.get(lasts)
+            if walk is None:
+                walk = self._think(lambda state, now: Walk(state, now, lasts(state.history)))
+            found = walk.find(run_id, min(AT_ONCE, BUDGET - walk.cost))
+            self._starts[lasts] = walk
+            return walk, found
+        except BaseException:
+            self._starts.pop(lasts, None)  # it may stand anywhere
+            raise
+        finally:
+            self._begun = None
+            self._foretold_s += monotonic() - begun
 
     def answer(self, question: tuple[str, str], work: Callable[[State, float], T]) -> T:
         return self._once(question, lambda: self._think(work))

@@ -18,13 +18,13 @@ from rota.api.asked import Body, Text
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
-from rota.api.forecasts import foretell
+from rota.api.forecasts import at_hand
 from rota.api.house import House
 from rota.api.newrun import NewRun, submit_run
 from rota.api.render.limits import warnings
 from rota.api.render.reservation import note_of
 from rota.api.render.run import MadeRun, Renderer, RunShape
-from rota.api.render.whole import from_log, whole
+from rota.api.render.whole import NOT_KNOWN_YET, from_log, whole, why_it_waits
 from rota.api.render.words import RUN_WORDS, argv_of
 from rota.api.router import Router
 from rota.api.sweepbook import sweep_for
@@ -109,11 +109,13 @@ def _suggested(house: House, run: Run) -> dict[str, Any]:
 
 @router.get("/runs/{run_id}", summary="One run, whole", responses={200: {"model": RunShape}, **faults(404)})
 async def get_run(house: HouseDep, who: Caller, run_id: RunId, request: Request) -> Json:
-    """While it waits: every reason why, its place and when it is expected to start. With metrics: its charts."""
+    """While it waits: every reason why, its place and when it is expected to start, as far as these can be told at once
+    (`/explain` and `/eta` wait for them). With metrics: its charts."""
     run = await run_in_threadpool(seen, house, who, run_id)
-    look = partial(whole, house, who, run)
-    waits = run.state in WAITING
-    answer = await (foretell(house.forecasts, who, request.scope, look) if waits else run_in_threadpool(look))
+    answer = await run_in_threadpool(whole, house, who, run)
+    if run.state in WAITING:
+        why = await at_hand(house.forecasts, who, request.scope, partial(why_it_waits, house, who, run))
+        answer |= NOT_KNOWN_YET if why is None else why
     found = await from_log(house, run)
     return Json({**answer, **found, "wandb_dir": answer["wandb_dir"] or found["wandb_dir"]})
 

@@ -20,6 +20,21 @@ from rota.core.run import WAITING, Run
 
 NOTHING: dict[str, Any] = {"links": [], "wandb_dir": None}
 
+# in place of what `waiting` gives
+NOT_KNOWN_YET: Mapping[str, Any] = {
+    "reasons": [
+        {
+            "code": "not_known_yet",
+            "text": "why it waits is still being worked out, which takes a while behind a long queue; ask again",
+            "runs": [],
+            "until": None,
+        }
+    ],
+    "position": None,
+    "hint": "",
+    "eta": None,
+}
+
 
 def whole(house: House, who: Principal, run: Run) -> dict[str, Any]:
     service = house.service
@@ -27,10 +42,8 @@ def whole(house: House, who: Principal, run: Run) -> dict[str, Any]:
     answer["env_names"] = sorted(run.spec.env)
     if house.may_see_secrets(who, run):
         answer["env"] = dict(run.spec.env)
-    if run.state in WAITING:
-        answer |= waiting(house, who, service.explain(run.id), service.eta(run.id))
-        if run.spec.reservation and (note := note_of(house, run)):
-            answer["note"] = note
+    if run.state in WAITING and run.spec.reservation and (note := note_of(house, run)):
+        answer["note"] = note
     return answer | charts(house.samples.series(run.id))
 
 
@@ -53,6 +66,11 @@ def tail(house: House, run_id: str) -> str:
         return house.service.log(run_id, -TAIL_BYTES, TAIL_BYTES).content.decode("utf-8", "replace")
     except FileBusy:
         return ""
+
+
+def why_it_waits(house: House, who: Principal, run: Run) -> dict[str, Any]:
+    """Work out why it waits and until when, which takes long behind a long queue."""
+    return waiting(house, who, house.service.explain(run.id), house.service.eta(run.id))
 
 
 def waiting(house: House, who: Principal, explanation: Explanation, eta: float | None) -> dict[str, Any]:
