@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from rota.app.commands import Submit, SubmitMany
+from rota.app.commands import StartGroup, Submit, SubmitMany
 from rota.app.inbox import Inbox
 from tests.app.house import ANN, BOB, PATIENCE_S, House
 
@@ -40,3 +40,18 @@ def test_a_submit_passes_the_sweeps_of_others(house: House) -> None:
     for _, future in sent:
         future.result(PATIENCE_S)
     assert order == ["submit", "sweep 0", "sweep 1", "sweep 2"]
+
+
+def test_a_submit_passes_the_starts_of_others_sweeps(house: House) -> None:
+    order: list[str] = []
+    for group in "ab":
+        held = tuple(Submit(house.spec("true", group=group), held=True) for _ in range(3))
+        house.do(SubmitMany(held), ANN)
+    with house.occupied():
+        sent = [(f"start {group}", house.rota.send(ANN, StartGroup(group, 1, "ann"))) for group in "ab"]
+        sent.append(("submit", house.rota.send(BOB, Submit(house.spec("true"), held=True))))
+        for name, future in sent:
+            future.add_done_callback(partial(_noted, order, name))
+    for _, future in sent:
+        future.result(PATIENCE_S)
+    assert order == ["submit", "start a", "start b"]

@@ -120,8 +120,9 @@ class Service:
             desk.budget.charge(who, desk.events[first:], desk.state.weights.of(who.owner) - weight, desk.now)
             return done
 
-        large = isinstance(command, c.SubmitMany) and len(command.submits) >= LARGE
-        self._loop.post(work, answer, large=large)
+        many = isinstance(command, c.SubmitMany) and len(command.submits) >= LARGE
+        # how many runs a group has is known to the writer alone
+        self._loop.post(work, answer, large=many or isinstance(command, c.StartGroup))
 
     def try_out(self, who: Principal, command: c.Command) -> Any:
         """Return what the command would answer, or raise the refusal it would meet. Nothing is written. It is worked on
