@@ -30,6 +30,7 @@ from rota.adapters.samples import FileSamples
 from rota.adapters.space import FreeSpace
 from rota.adapters.store.house import bind_house, mark_made, must_have_its_store
 from rota.adapters.store.open import is_url, open_reader, open_store
+from rota.adapters.store.store import SqlStore
 from rota.api.offline import OfflineTokens
 from rota.app.accounts import Accounts
 from rota.app.budget import MIB, Budget, Quotas
@@ -248,7 +249,7 @@ def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
         stack.callback(data_dir.close)
         if not settings.database_url:
             must_have_its_store(data_dir.path)
-        store = open_store(settings.database_url or f"sqlite:///{data_dir.path / 'rota.db'}")
+        store = _open_store(settings, data_dir.path)
         stack.callback(store.close)
         if settings.database_url:  # one that other data directories could reach too
             bind_house(store, data_dir.path)
@@ -257,6 +258,20 @@ def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
     except (DataDirError, StoreError, OSError) as error:
         raise CannotStart(str(error)) from error
     return data_dir, store
+
+
+def _open_store(settings: Settings, data_dir: Path) -> SqlStore:
+    """Open the ledger, on a full disk by means of what an earlier server kept for that."""
+    url = settings.database_url or f"sqlite:///{data_dir / 'rota.db'}"
+    try:
+        return open_store(url)
+    except StoreError as error:
+        disks = _disks(settings, data_dir)
+        shortage = FreeSpace(disks, _bytes(settings.disk_floor_mb)).shortage()
+        if not shortage or not Ballast(*disks).give_up_all():
+            raise
+        log.warning("%s: the ballast and the spare files are given up, since %s", error, shortage)
+        return open_store(url)
 
 
 def _disks(settings: Settings, data_dir: Path) -> tuple[Path, Path]:

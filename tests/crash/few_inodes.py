@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.app.house import until
 from tests.crash.low_disk import _doctor, _refused
-from tests.doors.server import Server
+from tests.doors.server import Server, curl
 
 TAKE_ALL = """
 import os, pathlib, sys, time
@@ -50,6 +50,7 @@ class Taker:
 
 def main(disk: str, outside: str) -> None:
     facts = {"floor": _with_a_floor(Path(disk), Path(outside)), "no floor": _without(Path(disk), Path(outside))}
+    facts["restart"] = _restart(Path(disk))
     print(json.dumps(facts))
 
 
@@ -91,6 +92,46 @@ def _without(disk: Path, outside: Path) -> dict[str, Any]:
         taker.give_back()
         seen["after"] = server.in_state(late, "completed", "failed")["state"]
     return seen
+
+
+class AnyServer(Server):
+    """One that may be up without being ready for work."""
+
+    def _ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.said()}"
+        return curl(f"{self.url}/readyz", may_fail=True).status != 0
+
+
+def _restart(disk: Path) -> dict[str, Any]:
+    """A server that was stopped while there was no inode left has to open its database."""
+    (disk / "three").mkdir()
+    (disk / "files").mkdir()
+    with AnyServer(disk / "three", nodes=1, gpus=2) as server:
+        stopped = server.sleeper()
+        server.in_state(stopped, "running")
+        until((server.data / "rota.ballast").exists, "it has made its ballast")
+        assert server.stop() == 0
+        files = _take_all(disk / "files")
+        server.start()
+        facts = {"ready": server.get("/readyz").status}
+        server.delete(f"/queue/{stopped}").ok()
+        facts["ended"] = server.in_state(stopped, "failed", "canceled")["state"]
+        for path in files:
+            path.unlink()
+        until(lambda: server.get("/readyz").status == 200, "there is room again")
+    return facts
+
+
+def _take_all(where: Path) -> list[Path]:
+    files: list[Path] = []
+    try:
+        while True:
+            path = where / str(len(files))
+            path.touch()
+            files.append(path)
+    except OSError:
+        return files
 
 
 if __name__ == "__main__":

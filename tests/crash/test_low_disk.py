@@ -71,6 +71,7 @@ def test_a_job_that_takes_every_inode_keeps_no_end_from_being_recorded(tmp_path:
     late = facts["no floor"]
     assert late["before"] in ("queued", "launching") and late["taker"] == "canceled", late
     assert late["after"] == "completed", "it waited for room, and used up no retry"
+    assert facts["restart"] == {"ready": 503, "ended": "canceled"}
 
 
 @ROOT_ONLY

@@ -44,6 +44,13 @@ class Ballast:
             return False
         return True
 
+    def give_up_all(self) -> bool:
+        """The same with the spare files: to open the ledger takes files as well as bytes."""
+        names = os.listdir(self._spares) if self._spares.exists() else []
+        for name in names:
+            (self._spares / name).unlink(missing_ok=True)
+        return self.give_up() or bool(names)
+
     def _keep(self, size: int) -> None:
         if size and not self._file.exists():
             self._make(size)
