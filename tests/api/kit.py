@@ -92,10 +92,10 @@ App = Callable[..., Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[tuple[tuple[str, int], set[Any]]]:
-    """The address of a real server of this application, and its connections."""
+async def serving(app: Any, house: House | None = None) -> AsyncIterator[tuple[tuple[str, int], set[Any]]]:
+    """The address of a real server of this application, and its connections, which with a `house` know their peers."""
     listening = socket.create_server((HERE, 0))
-    server = serve._Server(serve._config(app))
+    server = serve._Server(serve._config(app, serve.connection_of(house) if house is not None else None))
     task = asyncio.create_task(server.serve([listening]))
     while not server.started:
         await asyncio.sleep(0.005)
@@ -142,8 +142,10 @@ async def acall(  # noqa: PLR0917
     client: str = HERE,
     kind: str = "http",
     query: str = "",
+    pause: Callable[[int], Awaitable[object]] | None = None,
 ) -> Answer:
-    """A header of "-" is not sent. Of a websocket: status 101, or the code it was closed with."""
+    """A header of "-" is not sent. Of a websocket: status 101, or the code it was closed with. `pause` is awaited
+    before a part of the body comes, with the number of parts that have come."""
     given = {"host": "127.0.0.1:10000", **(headers or {})}
     raw = [(name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in given.items() if value != "-"]
     scope: dict[str, Any] = {"type": kind, "path": path, "raw_path": path.encode(), "headers": raw}
@@ -158,6 +160,8 @@ async def acall(  # noqa: PLR0917
         if kind == "websocket":
             return {"type": "websocket.connect"}
         if parts:
+            if pause is not None:
+                await pause(max(1, len(body)) - len(parts))
             return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
         return {"type": "http.disconnect"}
 

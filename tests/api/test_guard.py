@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from rota.api.bodies import SMALL_BODY
 from rota.api.guard import (
     HEADERS,
     HOSTS_REMEMBERED,
     LONGEST_HOST,
     MAX_BODY,
     MAX_MEMBERS,
-    SMALL_BODY,
     Guard,
     _Headers,
     is_open,

@@ -20,35 +20,42 @@ from urllib.parse import parse_qsl, urlsplit
 from starlette.exceptions import HTTPException
 
 from rota.api.answers import Json, dumps
+from rota.api.bodies import SMALL_BODY, Message, Receive, Terms
+from rota.api.connections import network
 from rota.api.dry import is_dry_run
 from rota.api.gate import COOKIE, Known, Turned
 from rota.api.house import House
+from rota.api.limits import Buckets
 from rota.api.read_slots import TooManyReads, has_gone, is_counted
-from rota.app.authz import Principal, Role
+from rota.app.authz import MAY, Principal, Role
 
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY = 4 << 20
-# A body of this size is parsed within milliseconds whatever is in it. More is not taken from a caller who is not known.
-SMALL_BODY = 16 << 10
 # Members of lists and objects: these, not the bytes, are what parsing costs, and it is done on the event loop. A
 # request for a run has some dozens, a sweep's parameters and a diff of source code some thousands; rows of metrics are
-# nothing but members.
-MAX_MEMBERS, MAX_METRIC_MEMBERS = 50_000, 400_000
-# Members that count as one call for the bound on calls: a caller who sends the largest bodies gets one or two a second.
+# nothing but members: 10,000 of them, with 20 numbers each.
+MAX_MEMBERS, MAX_METRIC_MEMBERS = 50_000, 200_000
+# Members that count as one call for the bound on calls: a person may send 80,000 a second. An agent may do so, too,
+# whose calls are fewer and count for more.
 MEMBERS_PER_CALL = 4
 HOSTS_REMEMBERED, LONGEST_HOST = 1000, 256
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login"})
 OPEN_TO_READ = frozenset({"/prompt-skills"})
 OPEN_BELOW = ("/prompt-skills/", "/static/")  # to read
+VIEWERS_MAY = ("/prompt-skills/",)  # what is no read, and yet for everybody who is known
+# Routes on which only an admin may do anything, and those on which an agent may not.
+OFFICE = re.compile(r"/(tokens|orchestrator|nodes|gpu/initialize)(/.*)?")
+PEOPLES = re.compile(r"/cluster|/(queue|runs)/[^/]*/priority")
+ACQUIRE = "/acquire"  # waits for GPUs, for as long as it takes, and has a few numbers in its body
 LEASE_PATHS = frozenset({"/status", "/jobs", "/acquire", "/release"})
 STRANGER = Principal("anonymous", Role.VIEWER)  # on an open route, without a token
 OWNER_OF_PID = Principal("anonymous", Role.USER)  # at the lease door's own port: whose pid it names decides
+UNKNOWN = frozenset({"", "pid"})  # how such a caller is known
+NAMELESS = UNKNOWN | {"open"}  # everybody has the same name then
 PEER = re.compile(r"(uid|job)=([0-9]{1,10})")  # on the unix socket; of a job the kernel's word is not its own
 
 HEADERS = [
@@ -88,10 +95,15 @@ class Guard:
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
-        who: Principal = scope["rota.who"]
-        if not 0 <= scope.get("rota.whole", -1) <= SMALL_BODY:  # the body is large, or not here yet
-            receive = self._bounded(scope, receive)
-        if who is STRANGER or scope["path"] in OPEN or not is_counted(scope["method"], scope["path"]):
+        if 0 <= scope.get("rota.whole", -1) <= SMALL_BODY:
+            await self._pass_on(scope, receive, send)
+            return
+        # the body is large, or not here yet
+        async with self._house.bodies.incoming(receive, self._terms(scope, headers.length)) as bounded:
+            await self._pass_on(scope, bounded, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["rota.who"] is STRANGER or scope["path"] in OPEN or not is_counted(scope["method"], scope["path"]):
             await self._app(scope, receive, _adding_headers(send))
             return
         begun = False
@@ -103,7 +115,7 @@ class Guard:
             await adding(message)
 
         try:
-            async with self._house.reads.slot(who.name):
+            async with self._house.reads.slot(scope["rota.party"]):
                 if has_gone(scope):
                     return
                 await self._app(scope, receive, noting)
@@ -126,25 +138,55 @@ class Guard:
         if headers.length > MAX_BODY:
             return Turned(413, f"the body is larger than {MAX_BODY} bytes")
         turned = self._identify(scope, headers, source, int(peer[2]) if peer and peer[1] == "uid" else None)
-        if turned is None and headers.length > self._most_bytes(scope):
+        return self._too_large(scope, headers.length) if turned is None and headers.length > SMALL_BODY else turned
+
+    def _too_large(self, scope: Scope, length: int) -> Turned | None:
+        """Refuse a body by the role and the route, before any of it is read."""
+        if scope["type"] != "http" or length <= self._most_bytes(scope):
+            return None
+        who: Principal = scope["rota.who"]
+        if _is_unknown(scope):
             return Turned(413, f"the body is larger than {SMALL_BODY} bytes, which takes a token to send")
-        return turned
+        if scope["path"] == ACQUIRE or scope["method"] in SAFE:
+            return Turned(413, f"the body is larger than {SMALL_BODY} bytes")
+        return Turned(403, f"{who.name} ({who.role}) may not send more than {SMALL_BODY} bytes here; ask an admin")
 
     def _most_bytes(self, scope: Scope) -> int:
-        unknown = scope["rota.who"] is STRANGER or scope["rota.by"] == "pid"
-        return SMALL_BODY if unknown else MAX_BODY
+        """MAX_BODY for those only who could do something with it."""
+        role, path = scope["rota.who"].role, scope["path"]
+        if _is_unknown(scope) or path == ACQUIRE or scope["method"] in SAFE:
+            return SMALL_BODY
+        if role is Role.ADMIN:
+            return MAX_BODY
+        forbidden = (
+            (not MAY[role] and not path.startswith(VIEWERS_MAY))
+            or OFFICE.fullmatch(path)
+            or (role is Role.AGENT and PEOPLES.fullmatch(path))
+        )
+        return SMALL_BODY if forbidden else MAX_BODY
 
-    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """Bound a body in bytes, members and time. What it costs to parse counts against its caller's calls, unless
-        that is an admin, who has no budget anywhere."""
-        most_members = MAX_METRIC_MEMBERS if scope["path"].endswith("/metrics") else MAX_MEMBERS
+    def _terms(self, scope: Scope, length: int) -> Terms:
+        return Terms(
+            party=scope["rota.party"],
+            length=length,
+            most_bytes=self._most_bytes(scope),
+            most_members=MAX_METRIC_MEMBERS if scope["path"].endswith("/metrics") else MAX_MEMBERS,
+            within_s=self._body_s,
+            pay=partial(self._pay, scope),
+        )
+
+    def _pay(self, scope: Scope, members: int) -> None:
+        """Count what a body costs to parse against its party's calls, unless that is an admin, who has no budget
+        anywhere. Refused where the calls are used up: many heads may have passed before the first body came."""
         who: Principal = scope["rota.who"]
-
-        def charge(members: int) -> None:
-            if who.role is not Role.ADMIN:
-                self._house.people.charge(who.name, members / MEMBERS_PER_CALL, time.monotonic())
-
-        return _bounded(receive, self._body_s, self._most_bytes(scope), most_members, charge)
+        if who.role is Role.ADMIN:
+            return
+        buckets, party, now = self._buckets(who), scope["rota.party"], time.monotonic()
+        wait_s = buckets.wait(party, now)
+        if wait_s:
+            turned = _too_fast(party, wait_s)
+            raise HTTPException(turned.status, turned.why, {"Retry-After": _retry_after(turned)})
+        buckets.charge(party, members / MEMBERS_PER_CALL * buckets.rate / self._house.people.rate, now)
 
     def _browser(self, headers: _Headers, method: str) -> Turned | None:
         """A page of another site must not call us, neither under its own name (Origin) nor under one that it made
@@ -186,26 +228,30 @@ class Guard:
                 return Turned(403, "a browser session may change things only from a page of this server")
             if found.by == "open" and self._needs_no_token:
                 found = Known(OWNER_OF_PID, "pid")
-            self._mark(scope, found)
-            return self._pace(found.who)
+            self._mark(scope, found, source)
+            return self._pace(scope)
         if found.status == 401:
             if self._needs_no_token and not headers.token:
-                self._mark(scope, Known(OWNER_OF_PID, "pid"))
-                return self._pace(OWNER_OF_PID)
+                self._mark(scope, Known(OWNER_OF_PID, "pid"), source)
+                return self._pace(scope)
             if is_open(scope["path"], scope.get("method", "GET")) and scope["type"] == "http":
-                self._mark(scope, Known(STRANGER, ""))
-                return None
+                self._mark(scope, Known(STRANGER, ""), source)
+                return self._pace(scope)
         return found
 
-    def _mark(self, scope: Scope, known: Known) -> None:
-        """For the doors. `rota.holds` is for those that keep somebody for long: a token may be revoked meanwhile."""
+    def _mark(self, scope: Scope, known: Known, source: str) -> None:
+        """For the routes. `rota.party` is to whom the request is accounted. `rota.holds` is
+        for those that keep somebody for long: a token may be revoked meanwhile."""
         scope["rota.who"], scope["rota.by"], scope["rota.known"] = known.who, known.by, known
+        scope["rota.party"] = _peer(scope, source) if known.by in NAMELESS else known.who.name
         scope["rota.holds"] = partial(self._house.gate.holds, known)
 
-    def _pace(self, who: Principal) -> Turned | None:
-        buckets = self._house.agents if who.role is Role.AGENT else self._house.people
-        wait_s = buckets.take(who.name, time.monotonic())
-        return Turned(429, f"too many calls by {who.name}; wait {wait_s:.1f} s", wait_s) if wait_s else None
+    def _buckets(self, who: Principal) -> Buckets:
+        return self._house.agents if who.role is Role.AGENT else self._house.people
+
+    def _pace(self, scope: Scope) -> Turned | None:
+        wait_s = self._buckets(scope["rota.who"]).take(scope["rota.party"], time.monotonic())
+        return _too_fast(scope["rota.party"], wait_s) if wait_s else None
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, turned: Turned) -> None:
         if scope["type"] == "websocket":
@@ -217,7 +263,7 @@ class Guard:
             body["detail"] = [{"type": "value_error", "loc": ["query", "dry_run"], "msg": turned.why, "input": None}]
         if self._lease_port or scope["path"] in LEASE_PATHS:
             body["error"] = turned.why
-        headers = {"Retry-After": str(max(1, math.ceil(turned.retry_after_s)))} if turned.status in (429, 503) else None
+        headers = {"Retry-After": _retry_after(turned)} if turned.status in (429, 503) else None
         await Json(body, turned.status, headers)(scope, receive, _adding_headers(send))
 
 
@@ -226,6 +272,25 @@ def _misspelt(query: bytes) -> bool:
         return False
     names = {name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)} - {"dry_run"}
     return any(map(is_dry_run, names))
+
+
+def _is_unknown(scope: Scope) -> bool:
+    return scope["rota.by"] in UNKNOWN
+
+
+def _peer(scope: Scope, source: str) -> str:
+    """The account at the other end of the connection, where the kernel has told it, else the address. No name that a
+    token may have."""
+    peer: str = scope.get("rota.peer") or network(source)
+    return peer if " " in peer else f"address {peer}"
+
+
+def _too_fast(party: str, wait_s: float) -> Turned:
+    return Turned(429, f"too many calls by {party}; wait {wait_s:.1f} s", wait_s)
+
+
+def _retry_after(turned: Turned) -> str:
+    return str(max(1, math.ceil(turned.retry_after_s)))
 
 
 def is_open(path: str, method: str) -> bool:
@@ -284,43 +349,6 @@ def _session(header: str) -> str | None:
         if name == COOKIE:
             return value.strip('"')
     return None
-
-
-def _bounded(
-    receive: Receive, within_s: float, most_bytes: int, most_members: int, charge: Callable[[int], None]
-) -> Receive:
-    """Refuse a body beyond these bounds as it comes in; `charge` is told of the members of one that is whole."""
-    size = members = 0
-    whole = False
-    deadline: float | None = None
-
-    async def bounded() -> Message:
-        nonlocal size, members, whole, deadline
-        if whole:  # waiting for the client to go, which may take as long as the answer
-            return await receive()
-        if deadline is None:  # for all of it: a byte now and then does not buy time
-            deadline = asyncio.get_running_loop().time() + within_s
-        try:
-            async with asyncio.timeout_at(deadline):
-                message = await receive()
-        except TimeoutError:
-            raise HTTPException(408, f"the body did not come within {within_s:g} s", _CLOSE) from None
-        body = message.get("body", b"")
-        size += len(body)
-        if size > most_bytes:
-            raise HTTPException(413, f"the body is larger than {most_bytes} bytes", _CLOSE)
-        members += body.count(b",")  # what is only nested, the parser refuses at once
-        if members > most_members:
-            raise HTTPException(413, f"the body has more than {most_members:,} members; send less at once", _CLOSE)
-        whole = not message.get("more_body", False)
-        if whole:
-            charge(members)
-        return message
-
-    return bounded
-
-
-_CLOSE = {"Connection": "close"}  # what is still to come is not waited for
 
 
 def _adding_headers(send: Send) -> Send:

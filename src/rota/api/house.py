@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rota.api.bell import Bell
+from rota.api.bodies import Bodies
 from rota.api.connections import Connections, bounds_here
 from rota.api.filereads import FileReads
 from rota.api.follow import followers, renderers
@@ -49,6 +50,7 @@ class House:
     trials: FileReads = field(default_factory=trial_threads)
     sweeps: FileReads = field(default_factory=sweep_threads)
     reads: ReadSlots = field(default_factory=ReadSlots)
+    bodies: Bodies = field(default_factory=Bodies)
     agents: Buckets = field(init=False)
     groups: Groups = field(init=False)
     bell: Bell = field(init=False)

@@ -304,8 +304,9 @@ class _Connection(HttpToolsProtocol):
         self._early: bytes | None = None  # what it sent before that was known
         peer = transport.get_extra_info("socket")
         uid = self._peer_uid() if peer.family == socket.AF_UNIX else None
+        self._peer = self._party(uid)
         try:
-            self._seat = self.seats.admit(self._party(uid), peer.fileno(), transport.abort)
+            self._seat = self.seats.admit(self._peer, peer.fileno(), transport.abort)
         except Refusal as refusal:
             self._turn_away(refusal, peer.fileno())
             return
@@ -400,6 +401,8 @@ class _Connection(HttpToolsProtocol):
         super().handle_websocket_upgrade()
         self._calm()
         watch = self.transport.get_protocol()
+        if isinstance(watch, _Watch) and hasattr(watch, "scope"):
+            watch.scope["rota.peer"] = self._peer  # type: ignore[typeddict-unknown-key]
         if self._seat is not None and isinstance(watch, _Watch):
             self.seats.busy(self._seat)
             watch.leave, self._seat = partial(self.seats.leave, self._seat), None
@@ -413,6 +416,7 @@ class _Connection(HttpToolsProtocol):
         self.scope["rota.hang_up"] = self._hang_up  # type: ignore[typeddict-unknown-key]
         self.scope["rota.gone"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
+        self.scope["rota.peer"] = self._peer  # type: ignore[typeddict-unknown-key]
         self._head, self._body, self._in_body = 0, 0, True
         super().on_headers_complete()
         if self.cycle is not None:

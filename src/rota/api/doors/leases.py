@@ -26,7 +26,6 @@ from starlette.routing import Route
 from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.bare import dry_run_of, key_of, served_by
-from rota.api.connections import account
 from rota.api.depends import seen
 from rota.api.dry import marked
 from rota.api.errors import RETRY_AFTER_S, SHORT, STATUS, is_shortage
@@ -167,17 +166,12 @@ async def acquire(request: Request) -> Response:
     body = await _object(request)
     pid, gpus = _whole(body, "pid"), _whole(body, "num_gpus", 1)
     caller, key, becomes = _caller(request.scope), key_of(request), _becomes(body)
-    asker = _asker(request.scope, caller.uid)
+    asker = request.scope["rota.party"]
     looked = await house.looks.read(asker, partial(house.leases.look, pid))
     if dry_run_of(request):
         run = await house.trials.read(asker, partial(house.leases.try_out, caller, looked, gpus, key, **becomes))
         return Json({"job_id": run.id, "gpus": "", "dry_run": True})
     return await _granted(house.leases.ask(caller, looked, gpus, key, **becomes), request)
-
-
-def _asker(scope: Mapping[str, Any], uid: int | None) -> str:
-    """For whom a look at a process counts."""
-    return account(uid) if uid is not None else str((scope.get("client") or ("",))[0])
 
 
 def _caller(scope: Mapping[str, Any]) -> Caller:
@@ -231,7 +225,7 @@ async def release(request: Request) -> Response:
         try:
             uid = _uid(request.scope)
             look = partial(_owner_at_this_port, house, run_id, uid)
-            who = await house.looks.read(_asker(request.scope, uid), look)
+            who = await house.looks.read(request.scope["rota.party"], look)
         except (Conflict, Forbidden):
             if house.settings.private:  # there is nothing to be learnt here by trying ids
                 raise NotFound(f"no run {run_id[:50]!r}", "run_id") from None

@@ -1,0 +1,207 @@
+"""Bodies of requests on their way in: bounded in time, bytes and members, for each party and for all together.
+
+A body that is larger than SMALL_BODY has its bytes set aside before it is read, and keeps them until its request is
+answered. Where there is no room, reading waits: the client's own kernel then holds what it has to send. What a body
+costs to parse is paid for before it is parsed, and one with many members is worked on alone of its party.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+from starlette.exceptions import HTTPException
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+
+# A body of this size is parsed within milliseconds whatever is in it. More is not taken from a caller who is not known.
+SMALL_BODY = 16 << 10
+OF_ONE, OF_ALL = 32 << 20, 256 << 20  # bytes under way
+# Requests that wait for room. Of each the server has read what came with its head, up to 256 KiB.
+WAITING_OF_ONE, WAITING = 64, 512
+DEAR_MEMBERS = 20_000  # more of them are parsed alone: 5 ms and more of the event loop
+_CLOSE = {"Connection": "close"}  # what is still to come is not waited for
+
+
+class TooManyBytes(Exception):
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which one body is taken in."""
+
+    party: str
+    length: int  # as the head says; 0 = it does not
+    most_bytes: int
+    most_members: int
+    within_s: float  # for all of it: a byte now and then does not buy time
+    pay: Callable[[int], None]  # for so many members; raises where the party cannot
+
+    @property
+    def patience_s(self) -> float:
+        """How long it waits for room, or for another body of its party."""
+        return self.within_s / 3
+
+
+class Bodies:
+    """Use it on the event loop alone."""
+
+    def __init__(
+        self,
+        of_one: int = OF_ONE,
+        of_all: int = OF_ALL,
+        waiting_of_one: int = WAITING_OF_ONE,
+        waiting: int = WAITING,
+    ) -> None:
+        self._of_one, self._of_all = of_one, of_all
+        self._most_waiting_of_one, self._most_waiting = waiting_of_one, waiting
+        self.under_way = 0  # bytes
+        self._bytes: Counter[str] = Counter()  # by party
+        self._waiting: OrderedDict[asyncio.Future[None], tuple[str, int]] = OrderedDict()
+        self._parsed: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # those in use, by party
+
+    @asynccontextmanager
+    async def incoming(self, receive: Receive, terms: Terms) -> AsyncIterator[Receive]:
+        """Take in the body of one request; the bytes it has are free again at the end."""
+        body = _Incoming(self, receive, terms)
+        try:
+            yield body.receive
+        finally:
+            body.close()
+
+    async def take(self, party: str, count: int, within_s: float) -> None:
+        """Set bytes aside, in order of arrival; raises TooManyBytes where there is no room within that time."""
+        if sum(name == party for name, _ in self._waiting.values()) >= self._most_waiting_of_one:
+            raise self._refusal(party, of_one=True)
+        if len(self._waiting) >= self._most_waiting:
+            raise self._refusal(party, of_one=False)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = (party, count)
+        self._hand_out()
+        try:
+            async with asyncio.timeout(within_s):
+                await turn
+        except BaseException as error:
+            if self._waiting.pop(turn, None) is None:  # its turn has just come
+                self.give(party, count)
+            if not isinstance(error, TimeoutError):
+                raise
+            raise self._refusal(party, of_one=self._bytes[party] + count > self._of_one) from None
+
+    def give(self, party: str, count: int) -> None:
+        self.under_way -= count
+        self._bytes[party] -= count
+        if not self._bytes[party]:
+            del self._bytes[party]
+        self._hand_out()
+
+    def alone(self, party: str) -> asyncio.Lock:
+        """For what one party does one at a time."""
+        return self._parsed.setdefault(party, asyncio.Lock())
+
+    def _hand_out(self) -> None:
+        full: set[str] = set()  # parties whose next one does not fit: what comes after it waits for it
+        for turn, (party, count) in list(self._waiting.items()):
+            if party in full:
+                continue
+            if self._bytes[party] + count > self._of_one:
+                full.add(party)
+                continue
+            if self.under_way + count > self._of_all:
+                return
+            del self._waiting[turn]
+            self.under_way += count
+            self._bytes[party] += count
+            if not turn.done():
+                turn.set_result(None)
+
+    def _refusal(self, party: str, *, of_one: bool) -> TooManyBytes:
+        if of_one:
+            had = f"{party} has {self._of_one >> 20} MiB of bodies under way, as many as one may"
+            return TooManyBytes(429, f"{had}; wait for their answers before sending more")
+        return TooManyBytes(503, f"{self._of_all >> 20} MiB of bodies are under way, all there is room for; ask again")
+
+
+class _Incoming:
+    """One body."""
+
+    __slots__ = ("_bodies", "_deadline", "_lock", "_members", "_receive", "_size", "_taken", "_terms", "_whole")
+
+    def __init__(self, bodies: Bodies, receive: Receive, terms: Terms) -> None:
+        self._bodies, self._receive, self._terms = bodies, receive, terms
+        self._size = self._members = self._taken = 0
+        self._whole = False
+        self._deadline: float | None = None
+        self._lock: asyncio.Lock | None = None
+
+    def close(self) -> None:
+        if self._taken:
+            self._bodies.give(self._terms.party, self._taken)
+            self._taken = 0
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    async def receive(self) -> Message:
+        if self._whole:  # waiting for the client to go, which may take as long as the answer
+            return await self._receive()
+        if self._deadline is None:
+            if self._terms.length > SMALL_BODY:
+                await self._take(self._terms.length)
+            self._deadline = asyncio.get_running_loop().time() + self._terms.within_s
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, f"the body did not come within {self._terms.within_s:g} s", _CLOSE) from None
+        self._whole = not message.get("more_body", False)
+        if message["type"] == "http.request":
+            await self._add(message.get("body", b""))
+        return message
+
+    async def _add(self, part: bytes) -> None:
+        most_bytes, most_members = self._terms.most_bytes, self._terms.most_members
+        self._size += len(part)
+        if self._size > most_bytes:
+            raise HTTPException(413, f"the body is larger than {most_bytes} bytes", _CLOSE)
+        self._members += part.count(b",")  # what is only nested, the parser refuses at once
+        if self._members > most_members:
+            raise HTTPException(413, f"the body has more than {most_members:,} members; send less at once", _CLOSE)
+        if self._size <= SMALL_BODY:
+            return
+        if not self._taken:  # all that it may become: those that took a piece at a time would wait for each other
+            await self._take(self._size if self._whole else most_bytes)
+        if self._whole:
+            await self._pay()
+
+    async def _take(self, count: int) -> None:
+        try:
+            await self._bodies.take(self._terms.party, count, self._terms.patience_s)
+        except TooManyBytes as error:
+            raise HTTPException(error.status, str(error), {"Retry-After": "1"}) from None
+        self._taken = count
+
+    async def _pay(self) -> None:
+        """Before anybody parses it."""
+        spare, self._taken = self._taken - self._size, self._size
+        if spare:
+            self._bodies.give(self._terms.party, spare)
+        if self._members > DEAR_MEMBERS:
+            lock = self._bodies.alone(self._terms.party)
+            try:
+                async with asyncio.timeout(self._terms.patience_s):
+                    await lock.acquire()
+            except TimeoutError:
+                why = f"another large body of {self._terms.party} is worked on; send one after the other"
+                raise HTTPException(429, why, {"Retry-After": "1"}) from None
+            self._lock = lock
+        self._terms.pay(self._members)
