@@ -8,7 +8,7 @@ import pytest
 
 from rota.app import sweeps
 from rota.app.authz import Principal, Role
-from rota.app.commands import Cancel, CapGroup, Draft, Edit, Rerun, Submit, SubmitMany
+from rota.app.commands import Cancel, CapGroup, Draft, Edit, PutRecord, Rerun, Submit, SubmitMany
 from rota.app.errors import Conflict, Forbidden, Full, Invalid
 from rota.app.ports import RunFilter
 from rota.core import events as e
@@ -34,6 +34,21 @@ def test_a_sweep_and_its_runs_are_one_transaction(house):
     record = house.rota.record("sweep", "s")
     assert (record.body, record.by) == ({"name": "grid"}, "ann")
     assert [run.id for run in house.rota.runs(RunFilter(group="s"))] == [run.id for run in reversed(runs)]
+
+
+def test_what_was_changed_meanwhile_is_not_written_over(house):
+    house.do(PutRecord(Draft("sweep", "s", '{"draft": true}')), ANN)
+    now = Draft("sweep", "s", '{"draft": false}', seen='{"draft":true}')
+    assert len(house.do(SubmitMany(cells(house, 2, held=True), (now,)), ANN)) == 2
+    before = house.store.load().version
+    with pytest.raises(Conflict, match="sweep s was changed meanwhile"):
+        house.do(SubmitMany(cells(house, 2, held=True), (now,)), ANN)
+    with pytest.raises(Conflict, match="changed meanwhile"):
+        house.do(PutRecord(now), ANN)
+    with pytest.raises(Conflict, match="changed meanwhile"):
+        house.do(PutRecord(Draft("sweep", "gone", "{}", seen="{}")), ANN)
+    assert house.store.load().version == before
+    assert house.do(PutRecord(replace(now, seen='{"draft": false}')), ANN).body == {"draft": False}
 
 
 @pytest.mark.parametrize("bad", ["spec", "record", "user", "room", "key"])

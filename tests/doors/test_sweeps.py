@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from rota.app.errors import Invalid
 from rota.core.run import RunState
 from tests.app.house import until
 from tests.doors.people import ANN, BEN, MakeServer, people
-from tests.doors.server import Server
+from tests.doors.server import Answer, Server
 
 S = RunState
 FIELDS = {
@@ -140,6 +142,42 @@ def test_a_draft_becomes_a_sweep(server: Server) -> None:
     same = server.put(path, {"parameters": {"n": [1, 2]}, "max_runs": 5, "name": "u"}).ok()
     assert same["name"] == "u"
     assert server.put("/sweeps/0123456789ab", {}).json == {"detail": "Sweep not found"}
+
+
+@pytest.mark.parametrize("status", ["pending", "running"])
+def test_a_draft_that_is_started_twice_at_once_has_its_runs_once(server: Server, status: str) -> None:
+    """As by a double click, or by a client that asks again after a timeout."""
+    sweep = server.post("/sweeps", {**LONG, "status": "draft", "gpu_count": 0}).ok()
+    path, together = f"/sweeps/{sweep['id']}", Barrier(8)
+
+    def start(_: int) -> Answer:
+        together.wait()
+        return server.put(path, {"status": status, "goal": "to be sure"})
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(start, range(8)))
+    assert {answer.status for answer in answers} <= {200, 409}
+    made = [answer.json["run_ids"] for answer in answers if answer.status == 200]
+    assert {len(run_ids) for run_ids in made} == {5}
+    until(lambda: server.get(path).ok()["run_ids"] == made[0], "the sweep has these runs")
+    assert server.get(path).ok()["goal"] == "to be sure"
+    for run_id in made[0]:
+        server.post(f"/runs/{run_id}/stop")
+
+
+def test_changes_of_a_sweep_at_the_same_time_are_all_kept(server: Server) -> None:
+    sweep = server.post("/sweeps", {**LONG, "status": "draft"}).ok()
+    changes: list[dict[str, Any]] = [{"name": "n"}, {"goal": "g"}, {"chat_session_id": "c"}, {"max_runs": 3}]
+    together = Barrier(len(changes))
+
+    def change(body: dict[str, Any]) -> int:
+        together.wait()
+        return server.put(f"/sweeps/{sweep['id']}", body).status
+
+    with ThreadPoolExecutor(len(changes)) as threads:
+        assert set(threads.map(change, changes)) == {200}
+    made = server.put(f"/sweeps/{sweep['id']}", {"status": "pending"}).ok()
+    assert (made["name"], made["goal"], made["chat_session_id"], len(made["run_ids"])) == ("n", "g", "c", 3)
 
 
 def test_add_to_sweep(server: Server) -> None:

@@ -151,10 +151,11 @@ async def _make(
     body: Object,
     key: str | None,
     dry_run: bool,
+    seen: str = "",
 ) -> tuple[Record, Mapping[str, RunState]]:
     def make() -> list[Run]:
         submits = _submits(house, who, asked, sweep_id, owner=owner, key=key, most=asked.max_runs)
-        command = SubmitMany(submits, (Draft(KIND, sweep_id, json.dumps(body)),))
+        command = SubmitMany(submits, (Draft(KIND, sweep_id, json.dumps(body), seen=seen),))
         made: list[Run] = house.service.try_out(who, command) if dry_run else house.service.do(who, command, None)
         return made
 
@@ -239,6 +240,7 @@ async def change_sweep(
     *,
     dry_run: bool,
 ) -> tuple[Record, Mapping[str, RunState]]:
+    """Raises Changed where somebody else has changed it since `record` was read."""
     given = asked.model_dump(exclude_none=True, exclude={"status"})
     if "workdir" in given:
         given["workdir"] = os.path.join(house.workdir, given["workdir"])
@@ -247,16 +249,18 @@ async def change_sweep(
     if states and (fixed or asked.status == "draft"):
         what = fixed[0] if fixed else "status"
         raise Conflict(f"{what}: this sweep has {len(states)} runs already; make a new sweep to change it", what)
-    owner = owner_of(record)
+    owner, seen = owner_of(record), json.dumps(record.body)
     if record.body["draft"] and not states:
         kept = {name: value for name, value in body.items() if name in NewSweep.model_fields and value is not None}
         run = {name: value for name, value in body["run"].items() if name != "reservation" or value}
         whole = NewSweep(**{**kept, **run, "status": asked.status or "draft"})
         if asked.status in ("pending", "running"):
             body |= {"draft": False, "run": {}}
-            return await _make(house, who, whole, record.id, owner=owner, body=body, key=None, dry_run=dry_run)
+            return await _make(
+                house, who, whole, record.id, owner=owner, body=body, key=None, dry_run=dry_run, seen=seen
+            )
         _submits(house, who, whole, record.id, owner=owner, key=None, most=1)
     elif "base_command" in given and not given["base_command"].strip():
         raise Invalid("base_command: is empty; give what to run", "base_command")
-    command = PutRecord(Draft(KIND, record.id, json.dumps(body)), owner=owner)
+    command = PutRecord(Draft(KIND, record.id, json.dumps(body), seen=seen), owner=owner)
     return await act(house, who, command, dry_run), states

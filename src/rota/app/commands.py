@@ -17,6 +17,7 @@ class Draft:
     id: str
     body: str  # JSON text of an object; "" takes the record away
     parent: str = ""
+    seen: str = ""  # JSON text of what the record says so far; refused (Changed) when it says something else by now
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,10 @@ class Conflict(Refused):
     code = "conflict"
 
 
+class Changed(Conflict):
+    """What was to be written over is no longer what the caller has read."""
+
+
 class Full(Refused):
     """A bound was reached: the queue, a person's share of it, the inbox."""
 

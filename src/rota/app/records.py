@@ -9,7 +9,7 @@ from typing import Any
 from rota.app.authz import Act, Principal, Role, authorise
 from rota.app.commands import Draft, PutRecord
 from rota.app.desk import Desk
-from rota.app.errors import Conflict, Full, Invalid, NotFound
+from rota.app.errors import Changed, Conflict, Full, Invalid, NotFound
 from rota.app.ports import Record
 from rota.app.problems import MAX_NAME, must_be_text, must_fit
 from rota.core import events as e
@@ -82,6 +82,10 @@ def _check(desk: Desk, who: Principal, draft: Draft, *, blank: bool = False) -> 
         raise Invalid(f"id: a record needs a kind and an id of 1 to {MAX_NAME} characters", "id")
     body = _body(draft.body) if draft.body else {}
     before = desk.record(draft.kind, draft.id) if draft.id else None
+    if draft.seen and (before is None or before.body != _body(draft.seen)):
+        raise Changed(
+            f"{draft.kind} {draft.id} was changed meanwhile; look at it again, and send the change anew", "id"
+        )
     if before is None and draft.body:
         _must_have_room(desk, draft.kind)
         if who.role is not Role.ADMIN and draft.kind not in MOST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import Path, Query
@@ -23,11 +24,15 @@ from rota.api.render.sweep import MadeSweep, SweepShape, sweep_of
 from rota.api.router import Router
 from rota.api.shelf import Shelf, owner_of
 from rota.api.sweepbook import KIND, sweep_for
+from rota.app.authz import Principal
 from rota.app.commands import StartGroup
+from rota.app.errors import Changed
 from rota.app.ports import Record
+from rota.core.run import RunState
 
 router = Router("sweeps")
 MOST_PARALLEL = 10_000
+TRIES = 10  # of a change, where others change the same sweep at the same time
 SweepId = Annotated[str, Path(max_length=200)]
 
 
@@ -36,8 +41,10 @@ class Begun(BaseModel):
     sweep_id: str
 
 
-def _shown(house: House, record: Record) -> dict[str, Any]:
-    return sweep_of(record, house.groups.states(record.id), house.service.caps().get(record.id))
+def _shown(house: House, record: Record, made: Mapping[str, RunState] | None = None) -> dict[str, Any]:
+    """A sweep with its runs. Those that were `made` just now may be answered before the groups hear of them."""
+    states = house.groups.states(record.id) or made or {}
+    return sweep_of(record, states, house.service.caps().get(record.id))
 
 
 @router.post("/sweeps/wild", summary="Make an empty sweep", responses={200: {"model": MadeSweep}, **faults(409)})
@@ -98,12 +105,21 @@ async def put_sweep(
     house: HouseDep, who: Caller, sweep_id: SweepId, asked: ChangedSweep, dry_run: DryRun = False
 ) -> Json:
     """Its grid only while it has no runs. A draft that is made `pending` or `running` gets its runs."""
+    for _ in range(TRIES - 1):
+        try:
+            return await _changed(house, who, sweep_id, asked, dry_run)
+        except Changed:
+            continue
+    return await _changed(house, who, sweep_id, asked, dry_run)
+
+
+async def _changed(house: House, who: Principal, sweep_id: str, asked: ChangedSweep, dry_run: bool) -> Json:
     record = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
     states = await asyncio.to_thread(house.groups.states, record.id)
     record, states = await change_sweep(house, who, record, states, asked, dry_run=dry_run)
     if dry_run:
         return Json(marked(sweep_of(record, states, None), dry_run))
-    return Json(await asyncio.to_thread(_shown, house, record))
+    return Json(await asyncio.to_thread(_shown, house, record, states))
 
 
 @router.post(
