@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from rota.adapters.backends.local import LocalBackend
+from rota.app import loop as loop_module
 from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, Rerun, Reserve, Submit
 from rota.app.errors import Invalid
 from rota.core import events as e
+from rota.core import overrun
 from rota.core.grace import kill_at
+from rota.core.policy import Policy
 from rota.core.run import Cause, RunState, Stop
 from tests.app.conftest import Build
 from tests.app.house import ANN, BOB, ROOT, House, until, with_policy
@@ -263,12 +269,10 @@ def test_what_an_admin_granted_is_not_cut(house: House) -> None:
 
 # -- what does not die ------------------------------------------------------------------------------------------------
 def test_what_outlives_its_kill_is_named_without_a_bound(build: Build) -> None:
-    """The supervisor is frozen, so nothing dies when it should: to others that looks like a process in state D."""
+    """No stop reaches the supervisor, so nothing dies when it should: to others that looks like state D."""
     house = build(1, 1).open()
     run_id = deaf(house)
-    shim = house.shim_of(run_id)
-    os.kill(shim, signal.SIGSTOP)
-    try:
+    with patch.object(LocalBackend, "stop", lambda backend, attempt_id, order: None):
         house.do(Cancel(run_id, grace_s=0.0), ANN)
         waiting = house.submit("true", who=BOB)
 
@@ -279,7 +283,30 @@ def test_what_outlives_its_kill_is_named_without_a_bound(build: Build) -> None:
         (reason,) = until(named, "it is named as one that outlived SIGKILL")
         assert reason.runs == (run_id,)
         assert "has not died" in reason.text
-    finally:
-        os.kill(shim, signal.SIGCONT)
     house.wait(run_id)
     assert house.wait(waiting).state is RunState.SUCCEEDED
+
+
+# -- a supervisor that is stopped -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("line", ["kill -STOP $PPID; exec sleep 1000", "sleep 1; kill -STOP $PPID; exec sleep 1000"])
+def test_a_limit_holds_though_the_job_stops_its_supervisor(
+    house: House, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """It has the server's account, and so may. Before its start is known, and after it; nobody asks for anything."""
+    monkeypatch.setattr(loop_module, "RECONCILE_S", 0.5)
+    run_id = house.submit(line, time_limit_s=3.0, grace_s=0.5)
+    house.loop.call(lambda desk: house.loop.reconcile_by(0.0)).result(60)
+    ended = house.wait(run_id)
+    assert ended.state is RunState.FAILED and "time limit" in ended.why
+
+
+def test_one_whose_supervisor_had_to_be_killed_at_its_limit_is_not_tried_again(house: House) -> None:
+    """Or it would have its time again, as often as it may be retried."""
+    run_id = deaf(house, time_limit_s=1000.0, max_retries=5)
+    run = house.run(run_id)
+    asked = replace(overrun.request(Policy(), run, house.rota.now()), grace_s=1000.0)
+    house.loop.call(lambda desk: desk.write(asked)).result(60)
+    os.kill(house.shim_of(run_id), signal.SIGKILL)
+    ended = house.wait(run_id)
+    assert (ended.state, ended.attempts_made) == (RunState.FAILED, 1)
+    assert "time limit" in ended.why and "supervisor was killed" in ended.why

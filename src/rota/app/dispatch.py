@@ -53,12 +53,12 @@ def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:
     )
 
 
-def stop(backend: Backend, run: Run) -> None:
+def stop(backend: Backend, run: Run, *, overdue: bool = False) -> None:
     attempt = run.attempt
     assert attempt is not None
     assert attempt.stop is not None
     asked = attempt.stop
-    order = StopOrder(asked.cause.value, asked.signal, asked.grace_s, run.spec.saves, run.spec.holder)
+    order = StopOrder(asked.cause.value, asked.signal, asked.grace_s, run.spec.saves, run.spec.holder, overdue)
     backend.stop(attempt.id, order)
 
 

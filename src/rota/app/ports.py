@@ -56,6 +56,7 @@ class StopOrder:
     grace_s: float = 10.0
     saves: bool = False  # it is said to save when it hears `signal`: one that has no handler for it has lost its work
     holder: Holder | None = None  # of a lease: who it is where its record was damaged
+    overdue: bool = False  # SIGKILL was due and it lives: a supervisor that is stopped again and again is killed
 
 
 @dataclass(frozen=True, slots=True)

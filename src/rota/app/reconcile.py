@@ -21,6 +21,7 @@ from rota.core import events as e
 from rota.core import overrun
 from rota.core.ids import run_of
 from rota.core.node import Node
+from rota.core.overdue import has_outlived_kill
 from rota.core.run import Cause, Exit, Run, RunState
 
 if TYPE_CHECKING:
@@ -89,9 +90,15 @@ def now_and_then(loop: Loop, desk: Desk) -> None:
 
 
 def _stop_overruns(loop: Loop, desk: Desk) -> None:
-    """End at their limits those whose supervisors would give them more than the policy does; be there when the next
-    one reaches its own. Cut the grace of those that were stopped with more."""
+    """End at their limits those whose supervisors would give them more than the policy does, and be there when the next
+    one reaches its own. Cut the grace of those that were stopped with more. Ask those to end that have outlived limit
+    and grace, as when their supervisors were stopped."""
     for run in _active(loop):
+        if overrun.has_outlived_limit(run, desk.now, desk.tick):
+            with _despite(loop, run):
+                if _is_live(loop, run):
+                    desk.write(overrun.request(desk.state.policy, run, desk.now))
+            continue
         sooner = overrun.cut(desk.state.policy, run, desk.now)
         if sooner is not None:
             desk.write(sooner)
@@ -103,6 +110,12 @@ def _stop_overruns(loop: Loop, desk: Desk) -> None:
             desk.write(overrun.request(desk.state.policy, run, desk.now))
 
 
+def _is_live(loop: Loop, run: Run) -> bool:
+    """Whether it was begun: one that still waits for its launch has used nothing of its time."""
+    assert run.attempt is not None
+    return run.state is RunState.RUNNING or isinstance(loop.backend.observe(run.attempt.id), Live)
+
+
 def act_again(loop: Loop) -> None:
     """Whatever is recorded and may not have been done: harmless where it was."""
     for run in _active(loop):
@@ -110,7 +123,8 @@ def act_again(loop: Loop) -> None:
         assert attempt is not None
         with _despite(loop, run):
             if attempt.stop is not None:
-                dispatch.stop(loop.backend, run)
+                overdue = has_outlived_kill(loop.state.policy, run, loop.now())
+                dispatch.stop(loop.backend, run, overdue=overdue)
             elif _may_launch(run) and isinstance(loop.backend.observe(attempt.id), Absent):
                 loop.backend.launch(dispatch.launch_order(loop.state, run, loop.site))
     _strays(loop)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rota.app.desk import Desk
 from rota.app.ports import Ended, Report, Started
 from rota.core import events as e
@@ -69,7 +71,13 @@ def _final(attempt: Attempt, exit: Exit) -> RunState:
     cancelled = attempt.stop is not None and attempt.stop.cause is Cause.CANCELLED
     if cancelled or exit.cause in (Cause.CANCELLED, Cause.NEVER_STARTED):
         return RunState.CANCELLED
-    return RunState.LOST if exit.cause is Cause.LOST else RunState.FAILED
+    lost = exit.cause is Cause.LOST and not _outlived_limit(attempt)
+    return RunState.LOST if lost else RunState.FAILED
+
+
+def _outlived_limit(attempt: Attempt) -> bool:
+    """Whether the server itself had to ask it to end at its time limit."""
+    return attempt.stop is not None and attempt.stop.cause is Cause.TIME_LIMIT
 
 
 def _what_next(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> RetryDecision:
@@ -83,6 +91,8 @@ def _what_next(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> RetryDecis
         if stop.cause is Cause.PREEMPTED and again:
             why = f"preempted for {stop.for_run}" if stop.for_run else "preempted"
             return RetryDecision(True, f"{why}; {exit.message}" if exit.killed else why)
+    if exit.cause is Cause.LOST and _outlived_limit(attempt):  # it has had its time, and would have it again
+        exit = replace(exit, cause=Cause.TIME_LIMIT, killed=True)
     return retry(exit, run, desk.state.policy)
 
 

@@ -41,7 +41,7 @@ def overdue(policy: Policy, run: Run, now: float, reservation: Reservation | Non
         assert killed_at is not None
         since = min(([limit] if limit is not None and past_limit else []) + ([attempt.stop.at] if attempt.stop else []))
         what = _asked(run) if attempt.stop is not None and since == attempt.stop.at else "is past its time limit"
-        if now > killed_at + DEAD_WITHIN_S and not _is_returned(run):
+        if has_outlived_kill(policy, run, now):
             text = (
                 f"{_named(run)} was due to be killed {about(now - killed_at)} ago and has not died: its processes wait "
                 f"for a device or a file system that does not answer (state D), or a process of another account traces "
@@ -70,6 +70,12 @@ def _left_alone(policy: Policy, run: Run, now: float, reservation: Reservation) 
     )
     until = max(now, gone_for_reservation_by(policy, run, reservation))
     return Overdue(run.id, run.user, reservation.start, until, text)
+
+
+def has_outlived_kill(policy: Policy, run: Run, now: float) -> bool:
+    """Return whether its processes were due to be killed, and should be gone by now."""
+    killed_at = kill_at(policy, run)
+    return killed_at is not None and now > killed_at + DEAD_WITHIN_S and not _is_returned(run)
 
 
 def holds(run: Run, placement: Placement) -> bool:

@@ -1,32 +1,53 @@
-"""Attempts whose supervisor would give them more time than the policy does now, after their limit or after a stop.
+"""Attempts that have, or would be given, more time than the policy grants now, after their limit or after a stop.
 
 A supervisor goes by the grace that it was launched with. After the cap was lowered, or where an older version launched
 the attempt without one, that is too long. Such an attempt is asked to end when it reaches its limit, with the grace of
 today: a further stop only hastens an end, and no supervisor has to be told anything else. So is one that was asked
 already, with a grace that is longer than today's cap, unless an admin granted it.
+
+A job of the server's own account can stop its supervisor, which then ends nothing. Such an attempt is asked to end when
+limit and grace are over and it lives; the backend continues the supervisor with the stop.
 """
 
 from __future__ import annotations
 
 from rota.core import events as e
 from rota.core.grace import for_others_s, given_s, own_s
+from rota.core.overdue import DEAD_WITHIN_S
 from rota.core.policy import Policy
 from rota.core.run import Cause, Run
-from rota.core.warning import SIGTERM
+from rota.core.warning import SIGTERM, warning
+
+LATE_WARNING_S = 60.0  # the most that a warning which was slept through moves a limit
 
 
 def limit_in_s(policy: Policy, run: Run, now: float, tick: float) -> float | None:
-    """Return in how many seconds such an attempt reaches its limit, at most 0 = it has; None = it is no such attempt.
+    """Return in how many seconds an attempt with too long a grace reaches its limit, at most 0 = it has; None = it is
+    none such."""
+    if run.attempt is None or run.attempt.started_at is None or given_s(run) <= own_s(policy, run.spec):
+        return None
+    return _left_s(run, now, tick)
+
+
+def has_outlived_limit(run: Run, now: float, tick: float) -> bool:
+    """Return whether an attempt that nobody asked to end has outlived its limit and its grace."""
+    late_s = LATE_WARNING_S if warning(run.spec) is not None else 0.0
+    left_s = _left_s(run, now, tick)
+    return left_s is not None and left_s + given_s(run) + late_s + DEAD_WITHIN_S < 0
+
+
+def _left_s(run: Run, now: float, tick: float) -> float | None:
+    """Return in how many seconds an attempt reaches its limit; None = it has none, or was asked to end.
 
     The time since its start is taken by the ticks and by the house's time, whichever is shorter: a wall clock that was
     set forward between two servers moves the latter, and must not end anybody early."""
     attempt, limit_s = run.attempt, run.spec.time_limit_s
-    if attempt is None or attempt.started_at is None or attempt.stop is not None or attempt.reported:
+    if attempt is None or attempt.stop is not None or attempt.reported:
         return None
-    if limit_s is None or run.spec.holder is not None or given_s(run) <= own_s(policy, run.spec):
+    if limit_s is None or run.spec.holder is not None:
         return None
-    launching_s = attempt.started_at - attempt.planned_at
-    return limit_s - min(now - attempt.started_at, tick - attempt.planned_tick - launching_s)
+    began = attempt.planned_at if attempt.started_at is None else attempt.started_at
+    return limit_s - min(now - began, tick - attempt.planned_tick - (began - attempt.planned_at))
 
 
 def cut(policy: Policy, run: Run, now: float) -> e.StopRequested | None:

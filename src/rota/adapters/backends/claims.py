@@ -215,6 +215,14 @@ def _held(directory: str) -> Held:
     return Held(shim, None)
 
 
+def claimant(directory: str) -> tuple[int, int] | None:
+    """Return pid and start time of the supervisor of an attempt that is held, as its claim names it: before the pid is
+    recorded there is nothing else. None: a claim of an older version, or damaged."""
+    claim = records.read(f"{directory}/lock") or {}
+    pid, start = claim.get("shim"), claim.get("start")
+    return (pid, start) if isinstance(pid, int) and isinstance(start, int) else None
+
+
 def _is_whole(record: Mapping[str, Any]) -> bool:
     tasks = record.get("tasks")
     return (

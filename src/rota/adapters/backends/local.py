@@ -33,6 +33,7 @@ from rota.core.run import Cause, Exit
 log = logging.getLogger(__name__)
 
 MAX_TRIES = 3  # orders for one attempt whose shims die before they claim it
+MAX_CONTINUED = 2  # times that a stopped supervisor is continued when its attempt's end is overdue
 LOOK_S = 0.05  # of each kind of waiting in `observe`: the one writer stands still meanwhile
 LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
@@ -51,6 +52,7 @@ class _Attempt:
     pidfd: int = -1  # of a shim that is not our zygote's
     burying: bool = False
     unseen: bool = False  # the last look failed
+    continued: int = 0  # how often its supervisor was found stopped when its end was overdue
     vain: int = 0  # looks that found it held, and by whom they could not tell
 
 
@@ -151,8 +153,9 @@ class LocalBackend:
             records.publish(directory, "stop", records.dump(content))
             # The shim records its pid and then looks for a stop; we the other way round. One of the two sees the other.
             sight = claims.look(self._root, name)
-            if isinstance(sight, claims.Held) and sight.shim is not None:
-                procs.send_to(*sight.shim, signal.SIGUSR1)
+            # A job of the server's own account can stop its supervisor, even before that has recorded its pid.
+            if isinstance(sight, claims.Held) and (shim := sight.shim or claims.claimant(directory)) is not None:
+                self._tell(name, shim, overdue=order.overdue)
         self._adopt(name)
 
     def observe(self, attempt_id: str) -> Observation:
@@ -218,6 +221,20 @@ class LocalBackend:
         self._launcher.flush()
         if self._launcher.behind and self._watcher is not None:
             self._watcher.wake()
+
+    def _tell(self, name: str, shim: tuple[int, int], *, overdue: bool) -> None:
+        """Have a supervisor look for its stop, also one that was stopped itself. Where that was in vain, kill it: what
+        it leaves behind is found by its cgroup and its mark, as of any that was killed."""
+        if overdue and procs.is_stopped(shim[0]):
+            with self._lock:
+                attempt = self._known.setdefault(name, _Attempt())
+                attempt.continued += 1
+            if attempt.continued > MAX_CONTINUED:
+                log.warning("%s: its supervisor is stopped again and again: killing it", name)
+                procs.send_to(*shim, signal.SIGKILL)
+                return
+        procs.send_to(*shim, signal.SIGUSR1)
+        procs.send_to(*shim, signal.SIGCONT)
 
     def _adopt(self, name: str) -> None:
         with self._lock:

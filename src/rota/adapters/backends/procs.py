@@ -55,6 +55,12 @@ def start_time(pid: int | str) -> int | None:
     return None if stat is None or _is_dead(stat) else int(stat[19])
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal, or what traces it, keeps a process from running."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] in (b"T", b"t")
+
+
 def is_kernel_thread(pid: int) -> bool:
     stat = _stat(pid)
     return stat is not None and bool(int(stat[6]) & PF_KTHREAD)

@@ -39,6 +39,7 @@ def serve(house: House, name: str, orders: int, answers: int) -> int:
     facts = {
         "boot_id": house.boot_id,
         "shim": os.getpid(),
+        "start": house.start,
         "cgroup": house.group,
         "limits": house.groups.names(),
     }
