@@ -18,6 +18,7 @@ from rota.app.errors import Invalid
 from rota.core import events as e
 from rota.core import overrun
 from rota.core.grace import kill_at
+from rota.core.ids import run_of
 from rota.core.policy import Policy
 from rota.core.run import Cause, RunState, Stop
 from tests.app.conftest import Build
@@ -283,8 +284,32 @@ def test_what_outlives_its_kill_is_named_without_a_bound(build: Build) -> None:
         (reason,) = until(named, "it is named as one that outlived SIGKILL")
         assert reason.runs == (run_id,)
         assert "has not died" in reason.text
+        assert (house.rota.eta(waiting), house.rota.latest(waiting)) == (None, None), "no start is promised from it"
+        prospect = house.rota.prospect(waiting)
+        assert (prospect.odds.p50, prospect.odds.confidence) == (None, "")
+        assert run_id in prospect.why
     house.wait(run_id)
     assert house.wait(waiting).state is RunState.SUCCEEDED
+
+
+def test_what_outlives_its_kill_does_not_keep_others_from_preempting(build: Build) -> None:
+    house = build(1, 2).open()
+    with_policy(house, preemption=True)
+    stuck = deaf(house)
+    prey = house.submit("exec sleep 1000", 1, priority=1, preemptible=True)
+    until(lambda: house.run(prey).state is RunState.RUNNING, "the one that may be stopped runs")
+    stop = LocalBackend.stop
+
+    def deliver(backend: LocalBackend, attempt_id: str, order: Any) -> None:
+        if run_of(attempt_id) != stuck:
+            stop(backend, attempt_id, order)
+
+    with patch.object(LocalBackend, "stop", deliver):
+        house.do(Cancel(stuck, grace_s=0.0), ANN)
+        urgent = house.submit("true", 1, BOB, priority=4)
+        assert house.wait(urgent).state is RunState.SUCCEEDED
+        assert house.run(stuck).attempt is not None, "it holds its GPU still"
+        assert [past.for_run for past in house.run(prey).past] == [urgent]
 
 
 # -- a supervisor that is stopped -------------------------------------------------------------------------------------

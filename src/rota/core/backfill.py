@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import chain
 
 from rota.core.board import Board
+from rota.core.overdue import given_up
 from rota.core.place import place
 from rota.core.plan import Reserve
 from rota.core.resources import Placement, Request, Slice, lowest
@@ -31,7 +32,8 @@ def reserve(
     spare: int = 0,
 ) -> Reserve | None:
     """`started` are the starts of this very pass with their expected ends, `yielding` what those runs hold that it can
-    stop: they are as good as gone; `spare` GPUs must be free beside it. None = not even when all of it has ended.
+    stop: they are as good as gone; `spare` GPUs must be free beside it. None = not even when all has ended but what
+    outlived its kill.
 
     Most ends change nothing for a wide request, so they are only counted; the board is brought up to date and asked
     when enough nodes have enough GPUs for the first time, and then at each further node.
@@ -85,9 +87,10 @@ def _ends(
     snap: Snapshot, started: list[tuple[float, Placement]], zones: Zones | None, yielding: Container[str]
 ) -> Iterable[tuple[float, Placement]]:
     running = snap.timeline.given_back()
-    if yielding:
+    undying, _ = given_up(snap)
+    if yielding or undying:
         both = zip(snap.timeline, running, strict=True)
-        running = (given for (_, run_id), given in both if run_id not in yielding)
+        running = (given for (_, run_id), given in both if run_id not in yielding and run_id not in undying)
     if not started and zones is None:
         return running
     edges: list[tuple[float, Placement]] = [] if zones is None else [(at, ()) for at in zones.edges()]

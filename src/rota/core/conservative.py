@@ -15,6 +15,7 @@ from rota.core import order
 from rota.core.ahead import Ahead
 from rota.core.board import Board
 from rota.core.grace import planned_s
+from rota.core.overdue import given_up
 from rota.core.place import place
 from rota.core.plan import Reserve
 from rota.core.policy import Ordering, Policy
@@ -44,7 +45,9 @@ class Profile:
         # Who came later and passed was let by because that moved nobody's booking. So those bookings are made without
         # looking at it, or they would move after all.
         by_arrival = snap.policy.ordering is Ordering.FCFS
-        active = [(end, snap.runs[run_id]) for end, run_id in snap.timeline if run_id not in gone]
+        undying, _ = given_up(snap)
+        ends = ((math.inf if run_id in undying else end, run_id) for end, run_id in snap.timeline)
+        active = [(end, snap.runs[run_id]) for end, run_id in ends if run_id not in gone]
         held = [(run.seq if by_arrival else 0, end, run.id) for end, run in active if not run.spec.filler]
         self._later = sorted(held, reverse=True)
         self._runs = snap.runs
@@ -120,7 +123,7 @@ class Profile:
         """The fillers that have what somebody is booked for; None = its time has not come, or others are in the way."""
         if booked.at > self.now + LATE_S:
             return None
-        later = stopping.later(self.board)
+        later = stopping.later(self.board, stopping.near())
         victims: list[Holder] = []
         for part in booked.placement:
             for one in stopping.fillers:

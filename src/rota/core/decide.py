@@ -27,6 +27,7 @@ from rota.core.board import Board
 from rota.core.conservative import Profile
 from rota.core.grace import planned_s
 from rota.core.headroom import Headroom
+from rota.core.overdue import given_up
 from rota.core.place import place
 from rota.core.plan import Plan, Preempt, Reserve, Start
 from rota.core.policies import las
@@ -341,6 +342,8 @@ class _Pass:
 
     def look_again_at(self) -> float | None:
         moments = [self.left_alone_until]
+        if self.reserve is not None:
+            moments.append(given_up(self.snap)[1])
         if self.headroom.until is not None:
             moments.append(self.headroom.until)
         if self.stopping is not None:

@@ -41,7 +41,8 @@ def obstacle(explanation: Explanation) -> str:
     """Why no start can be foretold: a reason that no passing of time takes away."""
     texts = {reason.code: reason.text for reason in explanation.reasons}
     found = next((texts[code] for code in ENDLESS if code in texts), "")
-    return found or next(iter(texts.values()), "")
+    undying = (reason.text for reason in explanation.reasons if reason.code == "overdue" and reason.until is None)
+    return found or next(undying, "") or next(iter(texts.values()), "")
 
 
 def explain(state: State, now: float, run_id: str) -> Explanation:

@@ -2,11 +2,13 @@
 
 A run is overdue when it was asked to end, when it is past its time limit, or when it holds GPUs of a reservation that
 has begun. A run that outlived its SIGKILL is overdue without a bound. Why is not known here: its processes may be in an
-uninterruptible wait for a device or a file system, or be traced, or their supervisor may be stopped.
+uninterruptible wait for a device or a file system, or be traced, or their supervisor may be stopped. Nobody counts on
+its end: it keeps no run from preempting others (going.py), has no end in a forecast, and after a while none in a plan.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rota.core.grace import kill_at, limit_at
@@ -15,10 +17,14 @@ from rota.core.protect import from_reservation_until, gone_for_reservation_by
 from rota.core.reservation import Reservation
 from rota.core.resources import Placement
 from rota.core.run import Cause, Run
+from rota.core.snapshot import Snapshot
 from rota.core.times import about
 
 # A killed process is gone within milliseconds. Reading the exit, committing it and a busy machine take longer.
 DEAD_WITHIN_S = 5.0
+# A driver may take minutes to take GPUs back from a dead process. For so long a reservation still counts on them: one
+# that is given up too early costs hours, since others start on what was free of it.
+GIVEN_UP_AFTER_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,23 @@ def overdue(policy: Policy, run: Run, now: float, reservation: Reservation | Non
     return Overdue(run.id, run.user, reservation.start, killed_at, f"{text}; {bound}; {_remedy(run)}")
 
 
+def given_up(snap: Snapshot) -> tuple[frozenset[str], float]:
+    """Return the runs that were asked to end, and outlived their kill by so much that no plan counts on their end; and
+    when the next one will have."""
+    found, following = [], math.inf
+    for end, run_id in snap.timeline:
+        if end > snap.now:
+            break
+        attempt = snap.runs[run_id].attempt
+        if attempt is not None and attempt.stop is not None:
+            at = attempt.stop.at + attempt.stop.grace_s + GIVEN_UP_AFTER_S
+            if at <= snap.now:
+                found.append(run_id)
+            else:
+                following = min(at, following)
+    return frozenset(found), following
+
+
 def _left_alone(policy: Policy, run: Run, now: float, reservation: Reservation) -> Overdue:
     """It started shortly before the reservation was made, and is asked to end when it has had its time."""
     asked_at = max(now, from_reservation_until(policy, run, reservation.made_at))
@@ -74,8 +97,10 @@ def _left_alone(policy: Policy, run: Run, now: float, reservation: Reservation) 
 
 def has_outlived_kill(policy: Policy, run: Run, now: float) -> bool:
     """Return whether its processes were due to be killed, and should be gone by now."""
+    if run.attempt is None or run.attempt.reported:
+        return False
     killed_at = kill_at(policy, run)
-    return killed_at is not None and now > killed_at + DEAD_WITHIN_S and not _is_returned(run)
+    return killed_at is not None and now >= killed_at + DEAD_WITHIN_S and not _is_returned(run)
 
 
 def holds(run: Run, placement: Placement) -> bool:

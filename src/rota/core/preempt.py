@@ -4,7 +4,7 @@ Who is more urgent depends on the ordering. Where it has a standing (srtf, las, 
 is worse by `margin`, if it keeps its work in checkpoints; under every ordering, whatever is preemptible may be stopped
 for a higher priority; and a filler is stopped for anybody. How long a run is left alone after a start is in `protect`.
 Where only that keeps a run of a higher priority waiting, what is free of its room is kept for it. An attempt that is
-already stopping is never stopped twice: its GPUs count as coming back.
+already stopping is never stopped twice: its GPUs count as coming back while it is due soon enough (`going`).
 
 Of those who may be stopped, the fewest GPU-seconds lost are wanted: node by node the least urgent are taken until the
 run would fit, and the node is chosen where that costs least.
@@ -18,8 +18,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rota.core import events as e
+from rota.core import going as leaving
 from rota.core import order
 from rota.core.board import Board
+from rota.core.going import Going, near, worth_s
 from rota.core.grace import for_others_s
 from rota.core.place import place, shares
 from rota.core.plan import Preempt
@@ -64,7 +66,7 @@ class Stopping:
         self.protected: dict[str, float] = {}  # who could be stopped but for having only just started, until when
         self.alone: dict[str, float] = {}  # whom even a higher priority leaves alone, until when
         self.look_again_at = INFINITE  # when somebody could be stopped whom only waiting will make the less urgent
-        self.going: list[Placement] = []  # what those hold who are stopping
+        self.going: list[Going] = []  # what those hold who are stopping, and until when
         self.promised: list[Placement] = []  # and what of that is for somebody already
         self.back_first = INFINITE  # the standing of the most urgent of those who go and will want to come back
         self.fillers: list[Holder] = []
@@ -77,7 +79,7 @@ class Stopping:
             if attempt.stop is not None:
                 continue
             if run_id in gone:
-                self._goes(run, attempt)
+                self._goes(run, leaving.asked(self.policy, run, attempt.placement, snap.now))
             elif run.spec.filler:
                 self.fillers.append(Holder(run, attempt.placement, INFINITE, 0.0))
             elif self.policy.preemption:
@@ -86,12 +88,14 @@ class Stopping:
         self.plain.sort(key=lambda one: (one.run.priority, -_since(one.run), one.run.seq))
         for _, run_id in snap.timeline:
             run = snap.runs[run_id]
-            if run.attempt is not None and run.attempt.stop is not None:
-                self._goes(run, run.attempt)
+            going = None if run.attempt is None else leaving.stopping(run.attempt, snap.now)
+            if going is not None:
+                self._goes(run, going)
 
-    def _goes(self, run: Run, attempt: Attempt) -> None:
-        self.going.append(attempt.placement)
-        again = attempt.stop is None or attempt.stop.cause is Cause.PREEMPTED
+    def _goes(self, run: Run, going: Going) -> None:
+        self.going.append(going)
+        stop = run.attempt.stop if run.attempt is not None else None
+        again = stop is None or stop.cause is Cause.PREEMPTED
         if again and not run.spec.filler:
             self.back_first = min(self.back_first, self.standing(run))
 
@@ -118,40 +122,78 @@ class Stopping:
         for holders in (self.fillers, self.ranked, self.plain) if gone else ():
             going = [one for one in holders if one.run.id in gone]
             if not making.awaited:  # else they stay for now
-                self.going += [one.placement for one in going]
+                self.going += [leaving.asked(self.policy, one.run, one.placement, self.snap.now) for one in going]
                 self.back_first = min(self.back_first, *(one.standing for one in going), INFINITE)
             holders[:] = [one for one in holders if one.run.id not in gone]
 
-    def later(self, board: Board, going: Iterable[Placement] | None = None) -> Board:
-        """With what is being given back, less what of it is for somebody already."""
-        later = board.after(self.going if going is None else going)
+    def near(self) -> list[Going]:
+        """Who is waited for, whoever could be stopped instead."""
+        return near(self.policy, self.going, self.snap.now)
+
+    def later(self, board: Board, going: Iterable[Going]) -> Board:
+        """With what these give back, less what of it is for somebody already."""
+        later = board.after([one.placement for one in going])
         for promised in self.promised:
             later.take(promised)
         return later
 
     def choose(self, board: Board, run: Run, standing: float, hidden: Mapping[str, int]) -> Making | None:
-        """None = not even stopping all who may be stopped would do. No victims = what is stopping already suffices, or
-        they have not had their time.
+        """None = not even stopping all who may be stopped would do. No victims = what is stopping already suffices and
+        is gone about as soon, or they have not had their time.
         `hidden`: GPUs that it may not have, so nobody is stopped for them."""
         able = [one for one in self._able(run, standing) if _seen(one.placement, hidden)]
         alone = [one for one in self._alone(run, standing) if _seen(one.placement, hidden)]
-        going = [placement for placement in self.going if _seen(placement, hidden)]
+        going = [one for one in self.going if _seen(one.placement, hidden)]
         if not able and not going and not alone:
             self._look_again(run, standing)
             return None
-        later = self.later(board, going)
-        spot = place(later, run.spec.request) if going else None
-        if spot is not None:
-            return Making((), spot)
+        soon = near(self.policy, going, self.snap.now)
+        later = self.later(board, soon)
+        making = self._leave_be(later, run, soon)
+        if making is not None:
+            return making
         if standing > self.back_first:
             return None  # that one will stand before it and may want the same room: whom to stop is seen then
+        making = self._stop(later, run, able, alone)
+        if making is not None and len(soon) < len(going):
+            more = near(self.policy, going, self.snap.now, self._takes_s(making))
+            if len(more) > len(soon):  # they are gone before, or hardly after, those who would be stopped
+                soon, later = more, self.later(board, more)
+                making = self._leave_be(later, run, soon) or self._stop(later, run, able, alone)
+        if making is None:
+            self._look_again(run, standing)
+            if able:  # with those who go later it might do, but nobody is stopped that long before
+                far = (one.by - worth_s(self.policy) for one in going if one not in soon)
+                self.look_again_at = min(self.look_again_at, *far, INFINITE)
+        elif soon:
+            self._count_on(soon)
+        return making
+
+    def _leave_be(self, later: Board, run: Run, soon: list[Going]) -> Making | None:
+        """Nobody has to be stopped: those who go suffice."""
+        spot = place(later, run.spec.request) if soon else None
+        if spot is None:
+            return None
+        self._count_on(soon)
+        return Making((), spot)
+
+    def _count_on(self, soon: list[Going]) -> None:
+        """Look again when one of them should be gone and is not."""
+        self.look_again_at = min(self.look_again_at, *(one.overdue_at for one in soon))
+
+    def _stop(self, later: Board, run: Run, able: list[Holder], alone: list[Holder]) -> Making | None:
         victims = _fewest(later, run.spec.request, able)
         if victims is None:
-            waiting = self._wait(later, run, able, alone) if alone else None
-            if waiting is None:
-                self._look_again(run, standing)
-            return waiting
+            return self._wait(later, run, able, alone) if alone else None
         return Making(tuple(asked(one.run, run) for one in victims), _spot(later, run.spec.request, victims))
+
+    def _takes_s(self, making: Making) -> float:
+        """Until all of them are gone at the latest, with the time for which they are left alone."""
+        now, runs = self.snap.now, self.snap.runs
+        ids = [*making.awaited, *(victim.run_id for victim in making.victims)]
+        waits = (max(0.0, self.alone.get(run_id, now) - now) for run_id in ids)
+        graces = (for_others_s(self.policy, runs[run_id].spec) for run_id in ids)
+        return max((wait_s + grace_s for wait_s, grace_s in zip(waits, graces, strict=True)), default=0.0)
 
     def _wait(self, later: Board, run: Run, able: list[Holder], alone: list[Holder]) -> Making | None:
         """Keep the room that it will have first, once those who are left alone have had their time. The sooner that is

@@ -11,7 +11,7 @@ from rota.core.express import SHORT_S
 from rota.core.grace import planned_s
 from rota.core.headroom import Headroom
 from rota.core.ids import run_of
-from rota.core.overdue import holds, overdue
+from rota.core.overdue import given_up, has_outlived_kill, holds, overdue
 from rota.core.place import could_ever_fit, place
 from rota.core.plan import Plan, Reserve
 from rota.core.preempt import Stopping
@@ -45,6 +45,9 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
         spot = reserve(snap, snap.board, run, [], zones, spare=spare) or reserve(snap, snap.board, run, [], zones)
         if spot is None and zone[:1] == ("only",) and place(zones.seen(Board(snap.board.layout), zone), request):
             return [_kept(zones, snap, request, zone), *_overdue(zones, snap, run, zone), *_stopping(snap, run, board)]
+        if spot is None and (stuck := _undying(snap, request)):
+            text = f"needs {describe(request)}; part of that is held by one that was due to be killed and has not died"
+            return [Reason("resources", text, stuck), *_overdue(zones, snap, run, zone), *_stopping(snap, run, board)]
         if spot is None:
             out = ", ".join(node.id for node in state.nodes.values() if node.drained or not node.alive) or "unfit GPUs"
             return [Reason("nodes", f"{describe(request)} would need nodes that are out of service: {out}")]
@@ -104,6 +107,12 @@ def _overdue(zones: Zones, snap: Snapshot, run: Run, zone: Zone) -> list[Reason]
     return [Reason("overdue", one.text, (one.run_id,), one.until) for one in found[:MOST_OVERDUE]]
 
 
+def _undying(snap: Snapshot, request: Request) -> tuple[str, ...]:
+    """Return who holds GPUs that it could have and is not reckoned to end."""
+    usable, (stuck, _) = _eligible(snap, request), given_up(snap)
+    return tuple(run_id for run_id in sorted(stuck) if holds(snap.runs[run_id], usable))[:SHOWN]
+
+
 def _eligible(snap: Snapshot, request: Request) -> Placement:
     layout = snap.board.layout
     return tuple(Slice(node.id, mask) for node, mask in zip(layout.nodes, layout.fits(request), strict=True) if mask)
@@ -125,6 +134,7 @@ def _until(zones: Zones, board: Board, request: Request, zone: Zone) -> float | 
 def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
     """Who makes way for it, or would if they had not only just started."""
     attempts = [attempt for _, other in snap.timeline if (attempt := snap.runs[other].attempt) is not None]
+    attempts = [one for one in attempts if not has_outlived_kill(snap.policy, snap.runs[run_of(one.id)], snap.now)]
     going = [(attempt, stop) for attempt in attempts if (stop := attempt.stop) is not None and stop.for_run == run.id]
     if going:
         until = max(stop.at + stop.grace_s for _, stop in going)

@@ -1,7 +1,7 @@
 """One way things may go: `decide` itself, run forward on a fork of the state.
 
 Nothing is decided here. What has to be assumed is handed in: how long each run lasts. A run that is asked to make way
-ends with its grace and stands in line again; nobody new comes.
+ends with its grace and stands in line again; nobody new comes. A run that outlived its kill does not end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from rota.core import events as e
 from rota.core.decide import decide
 from rota.core.grace import kill_at, longest_s
 from rota.core.ids import attempt_id
+from rota.core.overdue import has_outlived_kill
 from rota.core.plan import Plan, Preempt
 from rota.core.preempt import request
 from rota.core.progress import done_s
@@ -42,8 +43,9 @@ class Walk:
         self._decided = False
         self._least = pass_cost(self.world)
         self._look_again: float | None = None
-        self._ends = [(self._end_of(self.world.runs[run_id]), run_id) for _, run_id in self.world.timeline]
-        self._due = {run_id: end for end, run_id in self._ends}  # a stop brings it forward
+        # a stop brings an end forward; inf = it outlived its kill
+        self._due = {run_id: self._end_of(self.world.runs[run_id]) for _, run_id in self.world.timeline}
+        self._ends = [(end, run_id) for run_id, end in self._due.items() if end < math.inf]
         heapify(self._ends)
 
     def find(self, run_id: str, budget: int = BUDGET, until: float = math.inf) -> float | None:
@@ -83,7 +85,9 @@ class Walk:
     def _stop(self, victim: Preempt) -> None:
         asked = request(self.world.policy, self.world.runs, victim, self.now)
         reduce(self.world, asked)
-        self._will_end(victim.run_id, min(self._due[victim.run_id], self.now + asked.grace_s))
+        due = self._due[victim.run_id]
+        if due < math.inf:
+            self._will_end(victim.run_id, min(due, self.now + asked.grace_s))
 
     def _will_end(self, run_id: str, at: float) -> None:
         self._due[run_id] = at
@@ -124,7 +128,8 @@ class Walk:
         self.world.touched.clear()
 
     def _end_of(self, run: Run) -> float:
-        assert run.attempt is not None
+        if has_outlived_kill(self.world.policy, run, self.now):
+            return math.inf
         end = self.now + self._lasts(run, done_s(self.world.policy, run, self.now))
         killed_at = kill_at(self.world.policy, run)
         return end if killed_at is None else max(self.now, min(end, killed_at))

@@ -57,7 +57,7 @@ class Expected(BaseModel):
     p90: float | None = Field(description="9 times of 10 it has started by then.")
     latest: float | None = Field(
         description="If everybody uses all of their time and nobody comes who goes first. Null: somebody in the way "
-        "has no time limit."
+        "has no time limit, or was due to be killed and has not died."
     )
     scenarios: int = Field(description="Ways things may go that were tried.")
     confidence: str = Field(description="good, fair or rough; empty where nothing can be told.")

@@ -1,0 +1,239 @@
+"""What is stopping already, and how far others count on it: while it is due soon, never when it outlived its kill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rota.core import events as e
+from rota.core.explain import explain
+from rota.core.forecast import at_most, believed, forecast, likely
+from rota.core.node import Node
+from rota.core.odds import Scenarios
+from rota.core.overdue import DEAD_WITHIN_S, GIVEN_UP_AFTER_S
+from rota.core.policy import Backfill, Policy
+from rota.core.presets import named
+from rota.core.run import Cause, Exit
+from tests.unit.core.kit import CRITICAL, LOW, NORMAL, Lab, node
+
+DAY = 86400.0
+HOUR = 3600.0
+ON = Policy(preemption=True)
+POLICIES = [ON, named("auto"), named("easy"), named("conservative")]
+
+
+def leaving(
+    *nodes: Node, grace_s: float, policy: Policy = ON, prey_grace_s: float = 10.0, gpus: int = 2
+) -> tuple[Lab, str, str]:
+    """One that was cancelled and has not gone yet, and one beside it that may be stopped."""
+    lab = Lab(*(nodes or (node("a", 4),)), policy=replace(policy, preemption=True))
+    going = lab.submit(gpus, takes=DAY, user="mal", grace_s=grace_s)
+    lab.step()
+    prey = lab.submit(
+        2, takes=DAY, user="ali", priority=LOW, preemptible=True, saves=True, grace_s=prey_grace_s, time_limit_s=DAY
+    )
+    lab.step()
+    lab.now += 100.0
+    lab.stop(going, Cause.CANCELLED)
+    return lab, going, prey
+
+
+def asked(lab: Lab) -> list[str]:
+    return [stop.run_id for stop in lab.plan().preempts]
+
+
+# -- whom to wait for -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_who_outlived_its_kill_keeps_nobody_from_preempting(policy: Policy):
+    lab, _, prey = leaving(grace_s=1.0, policy=policy)
+    hunter = lab.submit(2, user="bob", priority=CRITICAL)
+    plan = lab.step()
+    assert plan.preempts == (), "it is due in a second"
+    assert plan.look_again_at == lab.now + 1.0 + DEAD_WITHIN_S, "nothing else may happen by then"
+    lab.now = plan.look_again_at
+    assert [(stop.run_id, stop.for_run) for stop in lab.step().preempts] == [(prey, hunter)]
+    assert asked(lab) == [], "that one suffices"
+    lab.end(prey, Exit(Cause.PREEMPTED))
+    assert [start.run_id for start in lab.step().starts] == [hunter]
+
+
+def test_a_victim_that_does_not_die_is_replaced_by_another():
+    lab = Lab(node("a", 4), policy=ON)
+    for _ in range(2):
+        lab.submit(2, takes=DAY, priority=LOW, preemptible=True)
+        lab.step()
+        lab.now += 1
+    lab.submit(2, priority=CRITICAL)
+    (stuck,) = [stop.run_id for stop in lab.step().preempts]
+    lab.now += 10.0 + DEAD_WITHIN_S - 1
+    assert asked(lab) == []
+    lab.now += 1
+    (other,) = [stop.run_id for stop in lab.step().preempts]
+    assert other != stuck
+
+
+def test_a_long_grace_of_one_does_not_delay_a_stop_that_is_much_sooner():
+    lab, _, prey = leaving(grace_s=120.0)
+    hunter = lab.submit(2, user="bob", priority=CRITICAL)
+    assert [(stop.run_id, stop.for_run) for stop in lab.step().preempts] == [(prey, hunter)]
+    lab.now += 5.0
+    assert asked(lab) == [], "one is enough"
+
+
+@pytest.mark.parametrize("grace_s", [10.0, 60.0])
+def test_who_is_gone_about_as_soon_as_a_victim_would_be_is_waited_for(grace_s: float):
+    lab, going, _ = leaving(grace_s=grace_s)
+    hunter = lab.submit(2, user="bob", priority=CRITICAL)
+    lab.until(lab.now + grace_s)
+    assert lab.started[hunter] == [100.0 + grace_s]
+    assert lab.run(going).attempt is None
+
+
+def test_a_victim_that_needs_as_long_is_not_stopped_instead():
+    lab, _, _ = leaving(grace_s=120.0, prey_grace_s=100.0)
+    lab.submit(2, user="bob", priority=CRITICAL)
+    assert asked(lab) == []
+
+
+def test_the_time_in_which_a_victim_is_left_alone_counts_as_its_need():
+    """It was stopped before: it is left alone for 5 minutes after its start, and so the other is gone sooner."""
+    lab = Lab(node("a", 4), policy=ON)
+    prey = lab.submit(2, takes=DAY, user="ali", priority=LOW, preemptible=True)
+    lab.step()
+    lab.stop(prey, Cause.PREEMPTED, for_run="somebody")
+    lab.end(prey, Exit(Cause.PREEMPTED))
+    going = lab.submit(2, takes=DAY, user="mal", grace_s=200.0)
+    lab.step()
+    assert lab.run(prey).attempt is not None
+    lab.stop(going, Cause.CANCELLED)
+    hunter = lab.submit(2, user="bob", priority=CRITICAL)
+    lab.until(lab.now + 250.0)
+    assert lab.started[hunter] == [200.0]
+    assert len(lab.started[prey]) == 2
+
+
+def test_a_victim_with_a_long_grace_is_waited_for_instead_of_stopping_a_second_one():
+    lab = Lab(node("a", 4), policy=ON)
+    slow = lab.submit(4, takes=DAY, priority=LOW, preemptible=True, grace_s=250.0)
+    lab.step()
+    hunter = lab.submit(2, priority=CRITICAL)
+    assert [stop.run_id for stop in lab.step().preempts] == [slow]
+    lab.tell(e.NodeSeen(at=lab.now, node=node("b", 1)))
+    lab.submit(1, takes=DAY, priority=LOW, preemptible=True, grace_s=1.0)
+    assert len(lab.step().starts) == 1, "one that would be gone sooner"
+    lab.submit(1, priority=CRITICAL)
+    for _ in range(3):
+        lab.now += 20.0
+        plan = lab.step()
+        assert (plan.preempts, plan.starts) == ((), ())
+    lab.until(300.0)
+    assert lab.started[hunter] == [250.0]
+
+
+def test_a_gang_stops_nobody_hours_before_the_rest_of_its_room_is_there():
+    """An admin gave the one that leaves a day of grace. It is asked for again when that is nearly over."""
+    lab, _, prey = leaving(grace_s=DAY)
+    gang = lab.submit(4, user="bob", priority=CRITICAL)
+    plan = lab.step()
+    assert plan.preempts == ()
+    at = plan.look_again_at
+    assert at is not None and DAY - 200.0 < at < lab.now + DAY
+    lab.now = at
+    assert [(stop.run_id, stop.for_run) for stop in lab.step().preempts] == [(prey, gang)]
+
+
+def test_fillers_go_for_who_is_booked_for_now_though_another_leaves_at_leisure():
+    lab = Lab(node("a", 4), policy=named("conservative"))
+    going = lab.submit(2, takes=DAY, grace_s=HOUR)
+    lab.step()
+    filler = lab.submit(2, takes=DAY, preemptible=True, filler=True)
+    lab.step()
+    lab.now += 100.0
+    lab.stop(going, Cause.CANCELLED)
+    lab.submit(2, user="bob")
+    assert asked(lab) == [filler]
+
+
+# -- what is planned behind it ----------------------------------------------------------------------------------------
+def undead(policy: Policy, for_s: float = GIVEN_UP_AFTER_S) -> tuple[Lab, str]:
+    """Of eight GPUs two are held by one that was due to be killed so long ago, four for two hours; two are free."""
+    lab = Lab(node("a"), policy=policy)
+    stuck = lab.submit(2, takes=DAY, user="mal", grace_s=1.0)
+    lab.submit(4, takes=2 * HOUR, time_limit_s=2 * HOUR, user="ali")
+    lab.step()
+    lab.stop(stuck, Cause.CANCELLED)
+    lab.now = 1.0 + for_s
+    return lab, stuck
+
+
+@pytest.mark.parametrize("name", ["auto", "easy", "conservative"])
+def test_gpus_are_not_kept_idle_beside_one_that_does_not_die(name: str):
+    """The head waits for four: it gets its reservation when the long one ends, and a short one passes until then."""
+    lab, _ = undead(named(name))
+    head = lab.submit(4, takes=HOUR, time_limit_s=HOUR, user="bob")
+    short = lab.submit(2, takes=600.0, time_limit_s=600.0, user="eve")
+    plan = lab.step()
+    assert plan.reserve is not None
+    assert (plan.reserve.run_id, plan.reserve.at) == (head, 2 * HOUR)
+    assert [start.run_id for start in plan.starts] == [short]
+
+
+def test_a_reservation_is_not_given_up_for_a_driver_that_takes_minutes():
+    """What was free of it would be gone for hours."""
+    lab, _ = undead(named("easy"), GIVEN_UP_AFTER_S - 60.0)
+    head = lab.submit(4, takes=HOUR, time_limit_s=HOUR, user="bob")
+    lab.submit(2, takes=DAY, time_limit_s=DAY, user="eve")
+    plan = lab.step()
+    assert plan.reserve is not None
+    assert (plan.reserve.run_id, plan.reserve.at) == (head, lab.now)
+    assert plan.starts == ()
+    assert plan.look_again_at == lab.now + 60.0
+
+
+@pytest.mark.parametrize("backfill", [Backfill.EASY, Backfill.CONSERVATIVE])
+def test_who_needs_the_gpus_of_one_that_does_not_die_has_no_reservation_and_is_told_why(backfill: Backfill):
+    lab, stuck = undead(Policy(backfill=backfill))
+    wide = lab.submit(8, user="bob", time_limit_s=HOUR)
+    assert lab.step().reserve is None
+    reasons = {reason.code: reason for reason in explain(lab.state, lab.now, wide).reasons}
+    assert "nodes" not in reasons, "none is out of service"
+    assert reasons["resources"].until is None
+    assert "has not died" in reasons["resources"].text
+    assert stuck in reasons["resources"].runs
+    assert (reasons["overdue"].runs, reasons["overdue"].until) == ((stuck,), None)
+
+
+# -- what is foretold -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("for_s", [DEAD_WITHIN_S, GIVEN_UP_AFTER_S])
+def test_no_start_is_foretold_from_one_that_does_not_die(for_s: float):
+    lab, _ = undead(named("auto"), for_s)
+    wide = lab.submit(8, takes=60.0, time_limit_s=60.0, user="bob")
+    fits = lab.submit(4, takes=60.0, time_limit_s=60.0, user="bob")
+    for lasts in (believed, likely, at_most):
+        found = forecast(lab.state, lab.now, [wide, fits], lasts=lasts)
+        assert wide not in found
+        assert lab.now < found[fits] <= 2 * HOUR + 10.0
+    odds = Scenarios(lab.state, lab.now).odds(wide)
+    assert (odds.p50, odds.p90, odds.confidence) == (None, None, "")
+
+
+def test_nor_from_one_that_did_not_die_at_its_limit():
+    lab = Lab(node("a", 2), policy=named("auto"))
+    lab.submit(2, takes=DAY, time_limit_s=50.0)
+    lab.step()
+    waiting = lab.submit(2, user="bob", priority=NORMAL)
+    lab.now = 50.0 + 10.0 + DEAD_WITHIN_S - 1.0
+    assert waiting in forecast(lab.state, lab.now, [waiting])
+    lab.now += 1.0
+    for lasts in (believed, at_most):
+        assert forecast(lab.state, lab.now, [waiting], lasts=lasts) == {}
+
+
+def test_a_forecast_reckons_with_the_stop_that_is_made_instead():
+    lab, _, _ = leaving(grace_s=1.0, policy=named("auto"))
+    hunter = lab.submit(2, user="bob", priority=CRITICAL, time_limit_s=60.0)
+    lab.step()
+    lab.now += 1.0 + DEAD_WITHIN_S
+    lab.step()
+    assert forecast(lab.state, lab.now, [hunter], lasts=at_most) == {hunter: lab.now + 10.0}
