@@ -15,6 +15,7 @@ from rota.app import loop as loop_module
 from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, Rerun, Reserve, Submit
 from rota.app.errors import Invalid
+from rota.app.reconcile import now_and_then
 from rota.core import events as e
 from rota.core import overrun
 from rota.core.grace import kill_at
@@ -251,6 +252,16 @@ def test_also_by_a_server_that_starts_with_it_under_way(build: Build) -> None:
     house.reopen()
     assert house.wait(run_id).state is RunState.CANCELLED
     assert [one.grace_s for one in house.events(e.StopRequested, run_id)] == [80_000.0, 1.0]
+
+
+def test_what_its_owner_asks_for_at_the_cancel_is_kept_up_to_the_cap(house: House) -> None:
+    with_policy(house, max_grace_s=200.0)
+    run_id = deaf(house, grace_s=10.0)
+    house.do(Cancel(run_id, grace_s=150.0), ANN)
+    with_policy(house, max_grace_s=180.0)  # has all be looked at again
+    house.loop.call(lambda desk: now_and_then(house.loop, desk)).result(60)
+    assert [stop.grace_s for stop in house.events(e.StopRequested, run_id)] == [150.0]
+    house.do(Cancel(run_id, grace_s=0.0), ANN)
 
 
 def test_what_an_admin_granted_is_not_cut(house: House) -> None:

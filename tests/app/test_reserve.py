@@ -131,7 +131,7 @@ def test_a_person_has_a_bound_and_an_admin_has_none(house: House) -> None:
     with pytest.raises(Invalid, match=r"66\.0 GPU-hours, and ann may reserve 64 at a time") as refusal:
         reserve(house, 6, length_s=11 * HOUR)
     assert refusal.value.field == "gpus"
-    first = reserve(house, 4, length_s=10 * HOUR)
+    first = reserve(house, 4, in_s=4 * DAY, length_s=10 * HOUR)
     with pytest.raises(Conflict, match=r"ann has reserved 40\.0 GPU-hours in the last 7 days and ahead"):
         reserve(house, 4, in_s=DAY, length_s=7 * HOUR)
     reserve(house, 4, in_s=DAY, length_s=6 * HOUR)
@@ -166,7 +166,7 @@ def test_what_was_reserved_in_the_last_seven_days_counts_used_or_not(build: Buil
         reserve(house, 4, who=AGENT, in_s=DAY, length_s=2 * HOUR)
     words = str(refusal.value)
     assert "ann has reserved 60.0 GPU-hours in the last 7 days and ahead, 4.0 of 64 are left" in words
-    assert "these 8.0 fit from " in words
+    assert "ask for these 8.0 again at " in words
     reserve(house, 4, who=BOB, in_s=DAY, length_s=2 * HOUR)
     pass_time(house, clock, 7 * DAY - 15 * HOUR + 100.0)
     with pytest.raises(Conflict):
@@ -194,7 +194,8 @@ def test_one_that_is_given_up_counts_from_its_start_for_a_quarter_of_an_hour_at_
     house, clock = hurried(build)
     with_policy(house, max_reserved_gpu_s=6 * HOUR)
     for _ in range(10):
-        house.do(CancelReservation(reserve(house, 4, in_s=100.0).id), ANN)  # nobody lost anything
+        house.do(CancelReservation(reserve(house, 4, in_s=DAY + HOUR).id), ANN)  # nobody lost anything
+        house.do(CancelReservation(reserve(house, 4, in_s=100.0).id), ROOT)  # nor did its owner give it up
     for _ in range(3):
         house.do(CancelReservation(house.do(Reserve(4, length_s=HOUR), ANN).id), ANN)
     with pytest.raises(Conflict, match=r"reserved 3\.0 GPU-hours in the last 7 days and ahead, 3\.0 of 6 are left"):
@@ -209,6 +210,27 @@ def test_one_that_is_given_up_counts_from_its_start_for_a_quarter_of_an_hour_at_
     assert past == {}, "what is older than that is forgotten"
     house.reopen()
     assert house.rota.ask(lambda state, at: state.past_reservations) == {}
+
+
+def test_one_that_is_given_up_shortly_before_its_start_counts_too(build: Build) -> None:
+    """It kept runs off its GPUs that could not be done before it: a chain of such would do so for ever."""
+    house, clock = hurried(build)
+    with_policy(house, max_reserved_gpu_s=6 * HOUR)
+    given_up = 0
+    with pytest.raises(Conflict, match=r"reserved 6\.0 GPU-hours in the last 7 days and ahead, 0\.0 of 6 are left"):
+        for _ in range(10):
+            one = house.do(Reserve(4, start=house.rota.now() + 90.0, length_s=60.0), ANN)
+            pass_time(house, clock, 80.0)
+            house.do(CancelReservation(one.id), ANN)
+            given_up += 1
+    assert given_up == 6
+    pass_time(house, clock, 8 * DAY)
+    long = house.do(Reserve(4, start=house.rota.now() + 3 * HOUR, length_s=HOUR), ANN)
+    pass_time(house, clock, HOUR / 2)
+    house.do(CancelReservation(long.id), ANN)
+    past = house.rota.ask(lambda state, at: list(state.past_reservations.values()))
+    counted = [one.counted_gpu_s(house.rota.now()) for one in past]
+    assert counted == pytest.approx([4 * HOUR / 2], rel=0.05), "as long as it stood"
 
 
 def test_there_is_a_bound_on_all_of_them(house: House) -> None:

@@ -183,6 +183,27 @@ def test_a_session_that_is_not_there_is_made(
     assert rig.end_of(reports, order).code == 5
 
 
+def test_a_window_runs_no_module_of_the_directory_it_begins_in(
+    rig: LocalRig,
+    backend: LocalBackend,
+    reports: Reports,
+    tmux: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hostile, ran = rig.root / "hostile", rig.root / "ran"
+    (hostile / "rota").mkdir(parents=True)
+    (hostile / "rota" / "__init__.py").write_text(f"open({str(ran)!r}, 'w')")
+    monkeypatch.chdir(hostile)
+    order = launch(rig, backend, reports)
+    tmux("set-environment", "-g", "PYTHONPATH", str(Path(terminal.__file__).parents[3]))
+    terminal.tmux_window(rig.root / "backend", order.attempt_id, "elsewhere", tmux.__name__)
+    wait_for(lambda: "size" in tmux("capture-pane", "-p", "-t", "=elsewhere:0"), "the window shows the job")
+    assert not ran.exists()
+    with terminal.connect(rig.root / "backend", order.attempt_id) as line:
+        line.sendall(terminal.typed(b"bye\n"))
+    assert rig.end_of(reports, order).code == 5
+
+
 def test_what_tmux_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TMUX", raising=False)
     with pytest.raises(terminal.NoTerminal, match="tmux"):

@@ -16,7 +16,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 
 from rota.api.answers import dumps
 from rota.api.filereads import FileReads
@@ -31,6 +30,7 @@ RING = 10_000
 FROM_STORE = 200  # events of a page
 PAGE_BYTES = 1 << 20  # what a page keeps in memory until its watcher has read it, about
 TOGETHER_BYTES = 16 << 10  # what is sent at once, about
+MOST_TOGETHER = 256  # events
 MAX_WATCHERS = 20_000
 MAX_OF_ONE = 100  # watchers of one caller who is no admin
 REPLAY_THREADS = 2
@@ -172,7 +172,8 @@ class Hub:
             while index < self._base + len(self._ring):
                 if index < self._base:
                     raise Behind
-                some = next(_together(islice(self._ring, index - self._base, None)))
+                first = index - self._base
+                some = next(_together(self._ring[first : first + MOST_TOGETHER]))
                 index += len(some)
                 yield some
             if self._closed:

@@ -16,7 +16,7 @@ from rota.app.problems import must_be_text, must_be_visible, must_fit, request_p
 from rota.core import codec
 from rota.core import events as e
 from rota.core.reason import describe
-from rota.core.reservation import COUNTED_S, LEAST_S, Reservation, fewer_at
+from rota.core.reservation import COUNTED_S, LEAST_S, NOTICE_S, Reservation, fewer_at
 from rota.core.reserving import choose, room_from
 from rota.core.resources import Placement, Request
 from rota.core.times import told
@@ -69,7 +69,9 @@ def cancel_reservation(desk: Desk, who: Principal, command: CancelReservation) -
         raise NotFound(f"no reservation {command.reservation_id[:50]!r}, or it is over", "reservation_id")
     authorise(who, Act.CANCEL, found.user)
     why = reason(command.why, f"cancelled by {who.name}")
-    desk.write(_ended(desk, found, why, by=who.name))
+    own = who.owner == found.user or found.start <= desk.now  # an admin who cancels it early takes it from its owner
+    until = found.ended(desk.now) if own else None
+    desk.write(e.ReservationEnded(at=desk.now, by=who.name, reservation_id=found.id, why=why, counted_until=until))
     return found
 
 
@@ -77,11 +79,10 @@ def expire(desk: Desk) -> None:
     """What is over goes; whoever still waits for it then stands in line like everybody else."""
     for one in desk.state.calendar:
         if one.end <= desk.now:
-            desk.write(_ended(desk, one, "its time is over"))
-
-
-def _ended(desk: Desk, one: Reservation, why: str, **by: str) -> e.ReservationEnded:
-    return e.ReservationEnded(at=desk.now, reservation_id=one.id, why=why, counted_until=one.ended(desk.now), **by)
+            until = one.ended(desk.now)
+            desk.write(
+                e.ReservationEnded(at=desk.now, reservation_id=one.id, why="its time is over", counted_until=until)
+            )
 
 
 def said(at: float) -> str:
@@ -167,8 +168,8 @@ def _check_bounds(desk: Desk, who: Principal, user: str, gpu_s: float) -> None:
         at = said(math.ceil(fewer_at(theirs, desk.now, before + gpu_s - most)))
         raise Conflict(
             f"{user} has reserved {before / HOUR_S:.1f} GPU-hours in the last 7 days and ahead, "
-            f"{left / HOUR_S:.1f} of {most / HOUR_S:g} are left; these {gpu_s / HOUR_S:.1f} fit from {at} on. "
-            "Give one up that has not begun (`rota reserve cancel`), or ask an admin"
+            f"{left / HOUR_S:.1f} of {most / HOUR_S:g} are left; ask for these {gpu_s / HOUR_S:.1f} again at {at}, "
+            f"give one up that begins more than {told(NOTICE_S)} from now (`rota reserve cancel`), or ask an admin"
         )
 
 

@@ -12,7 +12,7 @@ limit and grace are over and it lives; the backend continues the supervisor with
 from __future__ import annotations
 
 from rota.core import events as e
-from rota.core.grace import for_others_s, given_s, own_s
+from rota.core.grace import cap_s, given_s, own_s
 from rota.core.overdue import DEAD_WITHIN_S
 from rota.core.policy import Policy
 from rota.core.run import Cause, Run
@@ -57,7 +57,7 @@ def cut(policy: Policy, run: Run, now: float) -> e.StopRequested | None:
         return None
     stop = attempt.stop
     granted = stop.long_grace or (run.spec.long_grace and stop.cause is not Cause.PREEMPTED)
-    grace_s = for_others_s(policy, run.spec)
+    grace_s = cap_s(policy, run.spec)  # who cancels may ask for more than the run's own, up to the cap
     if granted or stop.at + stop.grace_s <= now + grace_s:
         return None
     return e.StopRequested(

@@ -2,8 +2,9 @@
 
 Which GPUs is chosen once, when it is made (see `reserving`), and written down with it: what a person was promised does
 not move. A run uses a reservation by naming it in its spec. Once it is over or cancelled it leaves the calendar, and a
-run that still names it is a run like any other. If it had begun it is remembered for `COUNTED_S`: what a person may
-reserve is bounded by what that person reserved in this time and has reserved ahead, used or not.
+run that still names it is a run like any other. If it had begun, or was given up late, it is remembered for
+`COUNTED_S`: what a person may reserve is bounded by what that person reserved in this time and has reserved ahead, used
+or not.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import combinations
 from rota.core.resources import Placement, gpu_count
 
 COUNTED_S = 7 * 24 * 3600.0
+NOTICE_S = 24 * 3600.0  # so long before its start one is given up without counting
 LEAST_S = 900.0  # that one counts for at least: it stops work of others, however short it is
 
 
@@ -54,8 +56,17 @@ class Reservation:
         return self.gpus * max(0.0, self.counts_until() - max(self.start, now - COUNTED_S))
 
     def ended(self, at: float) -> float | None:
-        """Return to when it counts if it ends then; None = it had not begun, and does not."""
-        return max(min(at, self.end), self.start + LEAST_S) if at >= self.start else None
+        """Return to when it counts if it ends then; None = it does not, since it was given up long before its start.
+
+        One that is ahead keeps every run off its GPUs that would not be done before it. Given up late, it counts for as
+        long as it did that within `NOTICE_S` of its start, up to its own length."""
+        if at >= self.start:
+            held_s = min(at, self.end) - self.start
+        elif at > self.start - NOTICE_S:
+            held_s = min(at - max(self.made_at, self.start - NOTICE_S), self.end - self.start)
+        else:
+            return None
+        return self.start + max(held_s, LEAST_S)
 
 
 def by_start(reservations: Iterable[Reservation]) -> tuple[Reservation, ...]:

@@ -4,7 +4,7 @@ It takes the process with the most memory, to which `oom_score_adj` adds thousan
 
     the server, its launcher, supervisors    as the server has it
     tasks of a run that asks for memory      200: such a run has a bound of its own
-    tasks of a run that asks for none        800: before a run that keeps to what it asked for
+    tasks of a run that asks for none        500: before a run that keeps to what it asked for
 
 A supervisor raises a task's score before the task runs. Where root has the right CAP_SYS_RESOURCE, the raised score is
 also the least that the task can give itself.
@@ -20,7 +20,7 @@ import os
 from rota.adapters.backends import confine
 
 ABOVE_SERVER, HIGHEST = 200, 1000
-BOUNDED_SCORE, UNBOUNDED_SCORE, SERVER_SCORE = 200, 800, -500
+BOUNDED_SCORE, UNBOUNDED_SCORE, SERVER_SCORE = 200, 500, -500
 SCORE = "/proc/self/oom_score_adj"
 OWN, MACHINE = "own", "machine"  # whose bound it was
 

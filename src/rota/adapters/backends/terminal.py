@@ -76,7 +76,8 @@ def tmux_window(root: Path, attempt_id: str, session: str | None = None, socket_
     if program is None:
         raise NoTerminal("tmux is not installed")
     tmux = [program, *(["-L", socket_name] if socket_name else [])]
-    look = ["-n", attempt_id, sys.executable, "-m", "rota.adapters.backends.terminal", str(root), attempt_id]
+    # -P: the window begins in the directory of whoever calls, which may be another's and hold a module `rota`
+    look = ["-n", attempt_id, sys.executable, "-P", "-m", "rota.adapters.backends.terminal", str(root), attempt_id]
     if session is None:
         _run_tmux([*tmux, "new-window", "-d", *look])
         return
