@@ -26,6 +26,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from rota.api.connections import Connections, Refusal, Seat, account, is_here, network
 from rota.api.guard import MAX_BODY
 from rota.api.house import House
+from rota.api.pipeline import BoundedPipeline
 from rota.api.server import guarded, guarded_leases
 from rota.app.errors import CannotStart, Unavailable
 from rota.core.descriptors import HIGHEST, shares
@@ -281,7 +282,7 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
     return Connection
 
 
-class _Connection(HttpToolsProtocol):
+class _Connection(BoundedPipeline):
     """Has a seat among those that there is room for, knows who is on the other end of the unix socket, and waits
     neither for ever nor for any amount of bytes for the head of a request, nor for ever for an answer to be taken."""
 
@@ -357,8 +358,11 @@ class _Connection(HttpToolsProtocol):
             self._early += data
             self._head += len(data)
             return
-        self._head += len(data)
         super().data_received(data)
+
+    def parse(self, data: bytes) -> None:
+        self._head += len(data)
+        super().parse(data)
         if self.transport.is_closing():
             return
         if self._head > MAX_HEAD:
@@ -374,8 +378,8 @@ class _Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Where an answer has begun, a second one would be taken for a part of it."""
-        cycle: Any = self.cycle
-        if cycle is not None and cycle.response_started and not cycle.response_complete:
+        working = self._at_work
+        if working is not None and working.response_started and not working.response_complete:
             self._close()
         else:
             super().send_400_response(msg)
@@ -427,7 +431,7 @@ class _Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._corked.flush()
         super().on_response_complete()
-        if self.timeout_keep_alive_task is not None and self._seat is not None:
+        if self.timeout_keep_alive_task is not None and self._seat is not None and not self._kept:
             self.seats.idle(self._seat)
 
     def on_body(self, body: bytes) -> None:

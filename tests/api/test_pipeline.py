@@ -1,0 +1,172 @@
+"""Requests that come before the earlier ones of their connection are answered: bounded in number and in bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rota.api import pipeline, serve
+from tests.api.kit import serving
+from tests.api.test_serve import HEAD, UPGRADE, app, talk, web_socket
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+LONG_GET = b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"x" * 1000 + b"\r\n\r\n"
+OK = b"\r\n\r\nok"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve._Connection, "patience", serve.Patience(60.0, 60.0))
+
+
+class Slow:
+    """An application whose answers wait until the test says so, and that may wait for its client to go."""
+
+    def __init__(self, *, streams: bool = False) -> None:
+        self.begun = self.left = 0
+        self.go_on = asyncio.Event()
+        self._streams = streams
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.begun += 1
+        if self._streams:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.left += 1
+            return
+        await self.go_on.wait()
+        await app(scope, receive, send)
+
+
+async def flood(writer: asyncio.StreamWriter, request: bytes, most: int) -> int:
+    """Write until nothing is taken for a second, or until it is cut off; return the bytes that were taken."""
+    sent = 0
+    piece = request * (65536 // len(request))
+    try:
+        while sent < most:
+            writer.write(piece)
+            sent += len(piece)
+            async with asyncio.timeout(1):
+                await writer.drain()
+    except (TimeoutError, ConnectionError):
+        pass
+    return sent
+
+
+def kept(connection: Any) -> int:
+    return len(connection._kept) + sum(len(cycle.body) for cycle, _ in connection.pipeline)
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["answer", "stream"])
+def test_of_what_comes_before_an_answer_at_most_one_read_is_kept(streams: bool) -> None:
+    async def story() -> None:
+        slow = Slow(streams=streams)
+        async with serving(slow) as (address, connections):
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(LONG_GET)
+            while not slow.begun:
+                await asyncio.sleep(0.005)
+            await flood(writer, LONG_GET, 64 << 20)
+            (connection,) = connections
+            assert len(connection.pipeline) <= pipeline.MOST_PIPELINED
+            assert 0 < kept(connection) <= 1 << 19, "a read is 256 KiB"
+            writer.transport.abort()
+            slow.go_on.set()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_flood_of_tiny_requests_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        slow = Slow()
+        async with serving(slow) as (address, connections):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n" * (pipeline.MOST_PIPELINED + 2))
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 400 "), answer
+            assert str(pipeline.MOST_PIPELINED).encode() in answer
+            assert slow.begun <= 1
+            writer.close()
+            slow.go_on.set()
+            while connections:
+                await asyncio.sleep(0.005)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+@pytest.mark.parametrize("request_", [GET, LONG_GET, HEAD + b"content-length: 3\r\n\r\nabc"])
+def test_those_of_an_honest_client_are_all_answered_in_order(request_: bytes) -> None:
+    async def numbered(scope: Any, receive: Any, send: Any) -> None:
+        body = scope["query_string"]
+        await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    async def pipelined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        count = 400 if len(request_) > 500 else pipeline.MOST_PIPELINED // 2
+        many = [request_.replace(b" / ", b" /?%04d " % number, 1) for number in range(count)]
+        writer.write(b"".join(many))
+        for number in range(count):
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(4) == b"%04d" % number
+        writer.write(GET.replace(b" / ", b" /?last "))
+        assert (await reader.readuntil(b"last")).endswith(b"\r\n\r\nlast"), "and the connection is as good as new"
+
+    talk(pipelined, numbered)
+
+
+def test_a_large_body_in_the_midst_is_whole() -> None:
+    async def measuring(scope: Any, receive: Any, send: Any) -> None:
+        size, more = 0, True
+        while more:
+            message = await receive()
+            size, more = size + len(message["body"]), message["more_body"]
+        body = b"%08d" % size
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"8")]})
+        await send({"type": "http.response.body", "body": body})
+
+    async def pipelined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sizes = [0, 3_000_000, 1, 70_000, 0, 300_000]
+        for size in sizes:
+            writer.write(HEAD + b"content-length: %d\r\n\r\n" % size + b"x" * size)
+        for size in sizes:
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(8) == b"%08d" % size
+
+    talk(pipelined, measuring)
+
+
+def test_a_web_socket_may_follow_a_request_that_is_not_answered_yet() -> None:
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await asyncio.sleep(0.3)
+        await web_socket(scope, receive, send)
+
+    async def watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GET)
+        await asyncio.sleep(0.1)
+        writer.write(b"GET" + UPGRADE + b"\r\n")
+        assert b"200 OK" in await reader.readuntil(OK)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        writer.write(b"\x81\x82\x00\x00\x00\x00go")
+        assert await reader.readexactly(4) == b"\x81\x02go"
+
+    talk(watch, slow)
+
+
+def test_what_is_worked_on_learns_that_its_client_has_gone_whatever_came_behind_it() -> None:
+    async def story() -> None:
+        slow = Slow(streams=True)
+        async with serving(slow) as (address, connections):
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(GET * 3)
+            while not connections or not next(iter(connections)).pipeline:
+                await asyncio.sleep(0.005)
+            writer.transport.abort()
+            while not slow.left:
+                await asyncio.sleep(0.005)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
