@@ -272,7 +272,39 @@ class TestBrowsers:
         late = gate.redeem("10.0.0.1", gate.new_code(token.id))
         assert isinstance(late, str)
         gate.end_session(late)
-        assert len(gate._ended) == 1, "those that are over by themselves are forgotten"
+        assert len(gate._ended[token.id].each) == 1, "those that are over by themselves are forgotten"
+
+    def test_logging_out_ends_what_the_session_has_open(self, house: House) -> None:
+        gate, cookie, _ = self.session(house, Clock())
+        known = come(gate, cookie=cookie)
+        assert isinstance(known, Known)
+        assert gate.holds(known)
+        gate.end_session(cookie)
+        assert not gate.holds(known)
+
+    def test_nobody_brings_back_a_session_that_was_logged_out(self, house: House) -> None:
+        clock = Clock()
+        gate, cookie, token = self.session(house, clock)
+        secret, _ = issue(house.service, gate, user="ben")
+
+        def come_and_go(code: str) -> None:
+            made = gate.redeem("10.0.0.1", code)
+            assert isinstance(made, str)
+            gate.end_session(made)
+
+        gate.end_session(cookie)
+        for _ in range(3 * g.ENDED_OF_ONE):
+            come_and_go(secret)
+        assert len(gate._ended[token.id].each) == 1, "another's are none of ours"
+        clock.at += 1.0
+        for _ in range(3 * g.ENDED_OF_ONE):
+            come_and_go(gate.new_code(token.id))
+        assert len(gate._ended[token.id].each) <= g.ENDED_OF_ONE
+        assert come(gate, cookie=cookie) == g.UNAUTHORISED
+        clock.at += 1.0
+        new = gate.redeem("10.0.0.1", gate.new_code(token.id))
+        assert isinstance(new, str)
+        assert isinstance(come(gate, cookie=new), Known)
 
     def test_a_session_ends_after_a_week(self, house: House) -> None:
         clock = Clock()

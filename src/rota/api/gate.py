@@ -19,7 +19,7 @@ import json
 import pwd
 import secrets
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +36,7 @@ CODE_LIVES_S = 3600.0
 SESSION_LIVES_S = 7 * 86400.0
 COOKIE = "rota_session"
 MAX_CODES, CODES_OF_ONE = 1000, 10  # login links that are out: of all tokens, and of one
+ENDED_OF_ONE = 100  # sessions of a token that were logged out
 REMEMBERED = 10_000
 
 
@@ -47,6 +48,7 @@ class Known:
     by: str  # "token", "shared", "cookie", "socket", "open", "pid", "" = a stranger on an open route
     token_id: str = ""  # of the token behind it; SHARED_ID for the shared one
     until: float | None = None  # the end of a browser session
+    session: str = ""  # the MAC of its cookie
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,23 @@ class Turned:
     status: int
     why: str
     retry_after_s: float = 0.0
+
+
+class Ended:
+    """Sessions of one token that were logged out: each by its MAC, and beyond a bound all that began before then."""
+
+    def __init__(self) -> None:
+        self.each: dict[str, float] = {}  # -> its end
+        self.before = 0.0
+
+    def add(self, session: str, until: float, now: float) -> None:
+        self.each = {mac: end for mac, end in self.each.items() if end > now}
+        self.each[session] = until
+        if len(self.each) > ENDED_OF_ONE:
+            self.each, self.before = {}, now
+
+    def has(self, session: str, until: float) -> bool:
+        return session in self.each or until - SESSION_LIVES_S < self.before
 
 
 UNAUTHORISED = Turned(401, "Unauthorized - invalid or missing X-Auth-Token")
@@ -85,7 +104,7 @@ class Gate:
         self._by_hash: dict[str, tokens.Token] = {}
         self._by_id: dict[str, tokens.Token] = {}
         self._codes: OrderedDict[str, tuple[str, float]] = OrderedDict()  # hash of a login code -> (token id, until)
-        self._ended: OrderedDict[str, float] = OrderedDict()  # MAC of a session that was logged out -> its end
+        self._ended: defaultdict[str, Ended] = defaultdict(Ended)  # by token id: sessions that were logged out
         self._guesses = Buckets(login_tries / 60.0, login_tries)
         self._trusted: OrderedDict[tuple[str, str], None] = OrderedDict()  # (source, hash) that were right before
         service.subscribe(self._hear)
@@ -124,8 +143,10 @@ class Gate:
     def holds(self, known: Known) -> bool:
         """Is somebody who was let in still welcome? For what lasts longer than a call."""
         now = self._now()
-        if known.until is not None and now >= known.until:
-            return False
+        if known.until is not None:
+            ended = self._ended.get(known.token_id)
+            if now >= known.until or (ended is not None and ended.has(known.session, known.until)):
+                return False
         if known.by == "open":
             return not self.closed
         if known.token_id in ("", SHARED_ID):
@@ -189,12 +210,9 @@ class Gate:
 
     def end_session(self, cookie: str) -> None:
         """Let a cookie count no longer, wherever it is kept, until this server restarts."""
-        known, now = self._by_cookie(cookie), self._now()
-        if known is None or known.until is None:
-            return
-        while self._ended and (len(self._ended) >= REMEMBERED or next(iter(self._ended.values())) <= now):
-            self._ended.popitem(last=False)
-        self._ended[cookie.rpartition(".")[2]] = known.until
+        known = self._by_cookie(cookie)
+        if known is not None and known.until is not None:
+            self._ended[known.token_id].add(known.session, known.until, self._now())
 
     def _mac(self, payload: str) -> str:
         return hmac.new(self._secret, payload.encode("ascii", "replace"), "sha256").hexdigest()
@@ -203,16 +221,14 @@ class Gate:
         payload, _, mac = cookie.partition(".")
         if not hmac.compare_digest(mac.encode("ascii", "replace"), self._mac(payload).encode()):
             return None
-        if mac in self._ended:
-            return None
         name, until = json.loads(base64.urlsafe_b64decode(payload))[:2]
         if self._shared_mark and name == self._shared_mark:
-            known = Known(SHARED, "cookie", SHARED_ID, until)
+            known = Known(SHARED, "cookie", SHARED_ID, until, mac)
         else:
             token = self._by_id.get(name)
             if token is None:
                 return None
-            known = Known(token.principal, "cookie", token.id, until)
+            known = Known(token.principal, "cookie", token.id, until, mac)
         return known if self.holds(known) else None
 
     # -- what is known of tokens ------------------------------------------------------------------------------------
