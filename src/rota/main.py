@@ -28,7 +28,7 @@ from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.processes import LinuxProcesses, is_persons
 from rota.adapters.samples import FileSamples
 from rota.adapters.space import FreeSpace
-from rota.adapters.store.house import bind_house, mark_made, must_have_its_store
+from rota.adapters.store.house import bind_file, bind_house, must_have_its_store
 from rota.adapters.store.open import is_url, open_reader, open_store
 from rota.adapters.store.store import SqlStore
 from rota.api.offline import OfflineTokens
@@ -254,7 +254,7 @@ def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
         if settings.database_url:  # one that other data directories could reach too
             bind_house(store, data_dir.path)
         else:
-            mark_made(data_dir.path)
+            bind_file(store, data_dir.path)
     except (DataDirError, StoreError, OSError) as error:
         raise CannotStart(str(error)) from error
     return data_dir, store

@@ -276,6 +276,19 @@ def test_a_directory_that_had_a_store_gets_no_new_one_in_silence(house, how):
     house.open()
 
 
+def test_the_store_of_another_directory_is_refused(house, build):
+    other = build().open()
+    other.close()
+    house.close()
+    own = (house.data / "rota.db").read_bytes()
+    (house.data / "rota.db").write_bytes((other.data / "rota.db").read_bytes())
+    with pytest.raises(CannotStart, match=r"not the one that .* had"):
+        house.open()
+    (house.data / "rota.db").write_bytes(own)
+    (house.data / "store-made").unlink()  # as in a new directory for a backup, or after an upgrade
+    house.open()
+
+
 def test_work_the_store_has_never_heard_of_is_left_alone_and_nothing_is_launched_beside_it(house):
     """A backup of the database is put back while a job runs that was submitted after it."""
     house.close()

@@ -27,7 +27,7 @@ from rota.core.run import ACTIVE
 FILE = "house-id"  # a directory with this file has its store behind a URL
 MADE = "store-made"  # and one with this file in its own rota.db
 SQLITE_FILE = "rota.db"
-KEY = "house"  # of the settings row
+KEY, MADE_KEY = "house", "store"  # of the settings rows: whose a shared database is, and a file's own name
 
 
 def must_have_its_store(data_dir: Path) -> None:
@@ -48,15 +48,29 @@ def must_have_its_store(data_dir: Path) -> None:
         )
 
 
-def mark_made(data_dir: Path) -> None:
-    """Remember that a directory has a SQLite store, now that it has been opened."""
-    if not (data_dir / MADE).exists():
-        _write(data_dir, MADE, f"{SQLITE_FILE} was made here\n")
+def bind_file(store: SqlStore, data_dir: Path) -> None:
+    """Give a directory and its SQLite file the same name, now that the file has been opened. Raises StoreUnusable where
+    the file has that of another directory: put there by mistake it would know no token, and be open to everybody."""
+    known = _name_in(data_dir / MADE)
+    with store.transaction() as connection:
+        row = connection.execute(select(s.settings).where(s.settings.c.key == MADE_KEY)).one_or_none()
+        bound = "" if row is None else str(rows.loads(row.body)["id"])
+        if known and bound != known and (bound or _is_empty(connection)):
+            raise StoreUnusable(
+                f"{data_dir / SQLITE_FILE} is not the one that {data_dir} had: it may be another directory's. Put the "
+                f"right one there, or remove {data_dir / MADE} to go on with this one"
+            )
+        mine = bound or known or secrets.token_hex(16)
+        if not bound:
+            body = rows.dumps({"id": mine})
+            connection.exec_driver_sql(store.upsert_setting, (MADE_KEY, body, rows.checksum(MADE_KEY, body)))
+    if not known:  # last, as below
+        _write(data_dir, MADE, f"{mine}\n")
 
 
 def bind_house(store: SqlStore, data_dir: Path) -> None:
     """After opening both, before anything is done with them. Raises StoreUnusable."""
-    known = _house_id(data_dir)
+    known = _name_in(data_dir / FILE)
     mine = known or secrets.token_hex(16)
     here = f"{socket.gethostname()}:{data_dir}"
     with store.transaction() as connection:
@@ -115,9 +129,8 @@ def _active(connection: Connection) -> int:
     return int(connection.execute(active).scalar_one())
 
 
-def _house_id(data_dir: Path) -> str:
-    """The name of the directory; "" = it has none yet."""
-    path = data_dir / FILE
+def _name_in(path: Path) -> str:
+    """The name of a directory that a file of it holds; "" = it has none yet."""
     try:
         known = path.read_text("ascii").strip()
     except FileNotFoundError:
