@@ -453,6 +453,30 @@ def test_a_dry_run_that_is_misspelt_is_not_done_in_earnest(guard: Guard, query: 
     assert call(guard, "/runs", "POST", SESAME, query="dry_run=true&laundry=2").status == 200
 
 
+class TestHeads:
+    """They are parsed on the event loop, before anybody is known."""
+
+    def test_no_cookie_but_ours_reaches_the_app(self, shared: House) -> None:
+        """Python's own parser takes seconds for some (CVE-2024-7592), and is asked on every route."""
+        seen: list[list[tuple[bytes, bytes]]] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            seen.append([each for each in scope["headers"] if each[0] == b"cookie"])
+            await echo(scope, receive, send)
+
+        guard = Guard(app, shared)
+        costly = 'a="' + "\\" * 14_000 + '"'
+        for jar in (costly, f"{costly}; rota_session=abc.def", f"rota_session={costly}", "a=" + "x" * 60_000):
+            assert call(guard, "/healthz", headers={"cookie": jar}).status == 200
+        assert seen == [[], [(b"cookie", b"rota_session=abc.def")], [], []]
+
+    def test_addresses_and_headers_are_bounded(self, guard: Guard) -> None:
+        assert call(guard, "/healthz", query="a&" * 5_000).status == 414
+        assert call(guard, "/" + "a" * 5_000).status == 414
+        assert call(guard, headers={f"x-{n}": "" for n in range(200)}).status == 431
+        assert call(guard, "/runs", headers=SESAME, query="tag=" + "a" * 4_000).status == 200
+
+
 def test_lifespan_passes_through(shared: House) -> None:
     seen: list[str] = []
 

@@ -71,6 +71,9 @@ HEADERS = [
     ),
 ]
 NO_STORE = (b"cache-control", b"no-store")
+# A head is parsed on the event loop, before anybody is known.
+LONGEST_PATH, LONGEST_QUERY, LONGEST_COOKIES, MOST_HEADERS = 4096, 8192, 16384, 200
+SESSION = re.compile(r"[A-Za-z0-9_=.-]{1,500}")
 
 
 class Guard:
@@ -88,6 +91,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = _Headers(scope["headers"])
+        if headers.cookies:
+            scope["headers"] = headers.without_strange_cookies(scope["headers"])
         refusal = self._examine(scope, headers)
         if refusal is not None:
             await self._refuse(scope, receive, send, refusal)
@@ -133,6 +138,12 @@ class Guard:
             turned = self._browser(headers, scope.get("method", "GET"))
             if turned is not None:
                 return turned
+        if len(scope.get("raw_path") or b"") > LONGEST_PATH or len(scope.get("query_string", b"")) > LONGEST_QUERY:
+            return Turned(
+                414, f"the address is too long: a path has {LONGEST_PATH} bytes at most, a query {LONGEST_QUERY}"
+            )
+        if len(scope["headers"]) > MOST_HEADERS:
+            return Turned(431, f"a request has {MOST_HEADERS} headers at most")
         if _misspelt(scope.get("query_string", b"")):
             return Turned(422, "to try something out write dry_run=true; nothing was done")
         if headers.length > MAX_BODY:
@@ -310,7 +321,7 @@ def _own_names(host: str, url: str) -> set[str]:
 class _Headers:
     """The few headers the guard reads."""
 
-    __slots__ = ("cookie", "fetch_mode", "fetch_site", "host", "length", "origin", "token")
+    __slots__ = ("cookie", "cookies", "fetch_mode", "fetch_site", "host", "length", "origin", "token")
 
     def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
         self.host = ""
@@ -318,6 +329,7 @@ class _Headers:
         self.fetch_site = self.fetch_mode = ""
         self.token: str | None = None
         self.cookie: str | None = None
+        self.cookies = 0  # bytes
         self.length = 0
         for name, value in raw:
             match name:
@@ -333,7 +345,9 @@ class _Headers:
                     if scheme.lower() == "bearer" and self.token is None:
                         self.token = rest.strip() or None
                 case b"cookie":
-                    self.cookie = _session(value.decode("latin-1")) or self.cookie
+                    self.cookies += len(value) + 1
+                    if self.cookies <= LONGEST_COOKIES:
+                        self.cookie = _session(value.decode("latin-1")) or self.cookie
                 case b"content-length":
                     self.length = int(value) if value.isdigit() else 0
                 case b"sec-fetch-site":
@@ -341,13 +355,20 @@ class _Headers:
                 case b"sec-fetch-mode":
                     self.fetch_mode = value.decode("latin-1")
 
+    def without_strange_cookies(self, raw: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Leave our own alone: the frameworks parse all cookies of every request, and Python before 3.11.10 and 3.12.6
+        takes seconds for some (CVE-2024-7592)."""
+        own = [] if self.cookie is None else [(b"cookie", f"{COOKIE}={self.cookie}".encode("latin-1"))]
+        return [*(each for each in raw if each[0] != b"cookie"), *own]
+
 
 def _session(header: str) -> str | None:
     """By hand: browsers send cookies of all ports of this host, and one odd neighbour must not hide ours."""
     for part in header.split(";"):
         name, _, value = part.strip().partition("=")
         if name == COOKIE:
-            return value.strip('"')
+            found = SESSION.fullmatch(value.strip('"'))
+            return None if found is None else found[0]
     return None
 
 
