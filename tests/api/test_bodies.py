@@ -12,7 +12,7 @@ import pytest
 
 from rota.api.bodies import SMALL_BODY, Bodies, TooManyBytes
 from rota.api.guard import Guard
-from rota.api.house import House
+from rota.api.house import CALLS_AT_ONCE, CALLS_PER_S, House
 from rota.api.limits import Buckets
 from rota.api.read_slots import AT_A_TIME
 from tests.api.kit import Answer, acall, call, echo, issue, serving
@@ -32,7 +32,7 @@ def token(house: House, name: str, role: str = "user", **more: Any) -> dict[str,
 
 def fresh(house: House, **changes: Any) -> House:
     """The same house, in which nobody has called yet."""
-    return replace(house, **{"bodies": Bodies(), "people": Buckets(20_000.0, 40_000.0), **changes})
+    return replace(house, **{"bodies": Bodies(), "people": Buckets(CALLS_PER_S, CALLS_AT_ONCE), **changes})
 
 
 def story(told: Callable[[], Awaitable[None]]) -> None:
@@ -46,7 +46,7 @@ def story(told: Callable[[], Awaitable[None]]) -> None:
 class TestDearBodies:
     def test_those_that_come_after_their_heads_are_refused_before_they_are_parsed(self, shared: House) -> None:
         """All heads pass the pace first, and then all bodies come together."""
-        house = fresh(shared, people=Buckets(1.0, 40_000.0))
+        house = fresh(shared, people=Buckets(1.0, 4_000.0))
         ann, guard = token(house, "ann"), Guard(echo, house)
 
         async def told() -> None:

@@ -13,6 +13,7 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -26,7 +27,7 @@ from rota.api.dry import is_dry_run
 from rota.api.gate import COOKIE, Known, Turned
 from rota.api.house import House
 from rota.api.limits import Buckets
-from rota.api.read_slots import TooManyReads, has_gone, is_counted
+from rota.api.read_slots import ReadSlots, TooManyReads, has_gone, is_stream, reads_files
 from rota.app.authz import MAY, Principal, Role
 
 Scope = MutableMapping[str, Any]
@@ -40,7 +41,8 @@ MAX_BODY = 4 << 20
 MAX_MEMBERS, MAX_METRIC_MEMBERS = 50_000, 200_000
 # Members that count as one call for the bound on calls: a person may send 80,000 a second. An agent may do so, too,
 # whose calls are fewer and count for more.
-MEMBERS_PER_CALL = 4
+MEMBERS_PER_CALL = 40
+LONGEST_WAIT_S = 1.0  # of a call that comes too fast; where it would have to wait longer it is refused
 HOSTS_REMEMBERED, LONGEST_HOST = 1000, 256
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login"})
@@ -50,6 +52,7 @@ VIEWERS_MAY = ("/prompt-skills/",)  # what is no read, and yet for everybody who
 # Routes on which only an admin may do anything, and those on which an agent may not.
 OFFICE = re.compile(r"/(tokens|orchestrator|nodes|gpu/initialize)(/.*)?")
 PEOPLES = re.compile(r"/cluster|/(queue|runs)/[^/]*/priority")
+SWEEPS = "/sweeps"  # sweeps wait for each other, in a line of their own
 ACQUIRE = "/acquire"  # waits for GPUs, for as long as it takes, and has a few numbers in its body
 LEASE_PATHS = frozenset({"/status", "/jobs", "/acquire", "/release"})
 STRANGER = Principal("anonymous", Role.VIEWER)  # on an open route, without a token
@@ -97,20 +100,30 @@ class Guard:
         if refusal is not None:
             await self._refuse(scope, receive, send, refusal)
             return
+        if "rota.wait_s" in scope:
+            await asyncio.sleep(scope["rota.wait_s"])
+        await self._house.turns.turn(scope["rota.party"])
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
         if 0 <= scope.get("rota.whole", -1) <= SMALL_BODY:
-            await self._pass_on(scope, receive, send)
+            await self._pass_on(scope, receive, send, whole=True)
             return
         # the body is large, or not here yet
         async with self._house.bodies.incoming(receive, self._terms(scope, headers.length)) as bounded:
-            await self._pass_on(scope, bounded, send)
+            await self._pass_on(scope, bounded, send, whole=False)
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["rota.who"] is STRANGER or scope["path"] in OPEN or not is_counted(scope["method"], scope["path"]):
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, whole: bool) -> None:
+        slots = self._slots(scope)
+        if slots is None:
             await self._app(scope, receive, _adding_headers(send))
-            return
+        elif whole or scope["method"] in SAFE:
+            await self._take_slot(slots, scope, receive, send)
+        else:
+            async with AsyncExitStack() as stack:
+                await self._app(scope, _taking_slot(receive, stack, slots, scope["rota.party"]), _adding_headers(send))
+
+    async def _take_slot(self, slots: ReadSlots, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
         adding = _adding_headers(send)
 
@@ -120,8 +133,8 @@ class Guard:
             await adding(message)
 
         try:
-            async with self._house.reads.slot(scope["rota.party"]):
-                if has_gone(scope):
+            async with slots.slot(scope["rota.party"]):
+                if scope["method"] in SAFE and has_gone(scope):
                     return
                 await self._app(scope, receive, noting)
         except asyncio.CancelledError:  # the server stops, and does not wait for it any longer
@@ -130,6 +143,20 @@ class Guard:
             await self._refuse(scope, receive, send, Turned(503, "the server is stopping; ask the next one", 1.0))
         except TooManyReads as error:
             await self._refuse(scope, receive, send, Turned(429, str(error), 1.0))
+
+    def _slots(self, scope: Scope) -> ReadSlots | None:
+        """Return where this request waits for others of its party, if it does. What may wait for long has a line of
+        its own, elsewhere."""
+        method, path = scope["method"], scope["path"]
+        if scope["rota.who"] is STRANGER or path in OPEN:
+            return None
+        if method == "GET":
+            if is_stream(path):
+                return None
+            return self._house.file_reads if reads_files(path) else self._house.reads
+        if method in SAFE or path == ACQUIRE or path.startswith(SWEEPS) or b"dry_run" in scope["query_string"]:
+            return None
+        return self._house.changes
 
     def _examine(self, scope: Scope, headers: _Headers) -> Turned | None:
         source = (scope.get("client") or ("",))[0]
@@ -194,7 +221,7 @@ class Guard:
             return
         buckets, party, now = self._buckets(who), scope["rota.party"], time.monotonic()
         wait_s = buckets.wait(party, now)
-        if wait_s:
+        if wait_s > LONGEST_WAIT_S:
             turned = _too_fast(party, wait_s)
             raise HTTPException(turned.status, turned.why, {"Retry-After": _retry_after(turned)})
         buckets.charge(party, members / MEMBERS_PER_CALL * buckets.rate / self._house.people.rate, now)
@@ -261,8 +288,15 @@ class Guard:
         return self._house.agents if who.role is Role.AGENT else self._house.people
 
     def _pace(self, scope: Scope) -> Turned | None:
-        wait_s = self._buckets(scope["rota.who"]).take(scope["rota.party"], time.monotonic())
-        return _too_fast(scope["rota.party"], wait_s) if wait_s else None
+        buckets, party, now = self._buckets(scope["rota.who"]), scope["rota.party"], time.monotonic()
+        wait_s = buckets.take(party, now)
+        if not wait_s:
+            return None
+        if wait_s > LONGEST_WAIT_S or buckets is self._house.agents:
+            return _too_fast(party, wait_s)
+        buckets.charge(party, 1.0, now)  # so that the next one waits for this one, too
+        scope["rota.wait_s"] = wait_s
+        return None
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, turned: Turned) -> None:
         if scope["type"] == "websocket":
@@ -381,6 +415,21 @@ def _adding_headers(send: Send) -> Send:
         await send(message)
 
     return adding
+
+
+def _taking_slot(receive: Receive, stack: AsyncExitStack, slots: ReadSlots, party: str) -> Receive:
+    """Take the slot when the whole body is there: one that is on its way keeps nobody waiting."""
+    taken = False
+
+    async def taking() -> Message:
+        nonlocal taken
+        message = await receive()
+        if not taken and not message.get("more_body", False):
+            taken = True
+            await stack.enter_async_context(slots.slot(party))
+        return message
+
+    return taking
 
 
 def error_body(text: str) -> bytes:

@@ -17,14 +17,19 @@ from rota.api.groups import Groups
 from rota.api.hub import Hub
 from rota.api.limits import Buckets
 from rota.api.looks import lookers
-from rota.api.read_slots import ReadSlots
+from rota.api.read_slots import CHANGES_AT_A_TIME, FILES_AT_A_TIME, ReadSlots
 from rota.api.trials import sweep_threads, trial_threads
+from rota.api.turns import Turns
 from rota.app.authz import Principal, Role
 from rota.app.leases import Leases
 from rota.app.ports import Detector, Processes, Samples
 from rota.app.service import Service
 from rota.config import Settings
 from rota.core.run import Run
+
+# Of a person, in the long run and at once. A server answers 1,000 to 5,000 calls a second: nobody has all of it for
+# long, and a script that submits 10,000 runs, or a browser with dozens of tabs, is not slowed down.
+CALLS_PER_S, CALLS_AT_ONCE = 2_000.0, 20_000.0
 
 
 @dataclass(slots=True)
@@ -41,7 +46,8 @@ class House:
     skills: Path  # the directory of prompt skills
     version: str
     connections: Connections = field(default_factory=lambda: Connections(bounds_here()))
-    people: Buckets = field(default_factory=lambda: Buckets(20_000.0, 40_000.0))
+    people: Buckets = field(default_factory=lambda: Buckets(CALLS_PER_S, CALLS_AT_ONCE))
+    turns: Turns = field(default_factory=Turns)
     files: FileReads = field(default_factory=lambda: FileReads("rota-files"))
     looks: FileReads = field(default_factory=lookers)
     followed: FileReads = field(default_factory=followers)
@@ -50,6 +56,8 @@ class House:
     trials: FileReads = field(default_factory=trial_threads)
     sweeps: FileReads = field(default_factory=sweep_threads)
     reads: ReadSlots = field(default_factory=ReadSlots)
+    file_reads: ReadSlots = field(default_factory=lambda: ReadSlots("reads of files", FILES_AT_A_TIME))
+    changes: ReadSlots = field(default_factory=lambda: ReadSlots("changes", CHANGES_AT_A_TIME))
     bodies: Bodies = field(default_factory=Bodies)
     agents: Buckets = field(init=False)
     groups: Groups = field(init=False)

@@ -1,8 +1,9 @@
-"""How many reads of one caller are worked on at a time.
+"""How many calls of one caller are worked on at a time, for each kind of call.
 
 A read is rendered in a thread, and all threads share one interpreter with the event loop: forty reads of one caller
-would leave everybody else a fortieth of it. Further reads of that caller wait for its own earlier ones, in order.
-Streams and logs are not counted: they wait for files and for time, and have bounds of their own.
+would leave everybody else a fortieth of it. Further reads of that caller wait for its own earlier ones, in order. It is
+the same with changes, which wait for threads and for the writer, and with logs and artifacts, which are read by threads
+that may have to wait for a file. Streams are not counted: they wait for time, and have bounds of their own.
 """
 
 from __future__ import annotations
@@ -12,35 +13,42 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from rota.app.errors import Full
+
 AT_A_TIME = 3
-MOST_WAITING = 256
+FILES_AT_A_TIME = 4  # a quarter of the threads
+CHANGES_AT_A_TIME = 32  # the writer takes in some hundreds to thousands a second
+MOST_WAITING = 1024  # to wait costs the server less than to refuse and to be asked again at once
 
 
-class TooManyReads(Exception):
-    def __init__(self, caller: str) -> None:
-        super().__init__(f"{caller} has {MOST_WAITING} reads waiting; wait for their answers before sending more")
+class TooManyReads(Full):
+    def __init__(self, caller: str, kind: str) -> None:
+        super().__init__(f"{caller} has {MOST_WAITING} {kind} waiting; wait for their answers before sending more")
 
 
 class _Line:
     __slots__ = ("reads", "slots")
 
-    def __init__(self) -> None:
-        self.slots = asyncio.Semaphore(AT_A_TIME)
+    def __init__(self, at_a_time: int) -> None:
+        self.slots = asyncio.Semaphore(at_a_time)
         self.reads = 0  # worked on and waiting
 
 
 class ReadSlots:
     """Use it on the event loop alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "reads", at_a_time: int = AT_A_TIME) -> None:
+        self._kind, self._at_a_time = kind, at_a_time
         self._lines: dict[str, _Line] = {}
 
     @asynccontextmanager
     async def slot(self, caller: str) -> AsyncIterator[None]:
         """Wait until this caller's turn has come; raises TooManyReads where its line is full."""
-        line = self._lines.setdefault(caller, _Line())
-        if line.reads >= AT_A_TIME + MOST_WAITING:
-            raise TooManyReads(caller)
+        line = self._lines.get(caller)
+        if line is None:
+            line = self._lines[caller] = _Line(self._at_a_time)
+        if line.reads >= self._at_a_time + MOST_WAITING:
+            raise TooManyReads(caller, self._kind)
         line.reads += 1
         try:
             async with line.slots:
@@ -57,6 +65,9 @@ def has_gone(scope: Mapping[str, Any]) -> bool:
     return gone is not None and gone()
 
 
-def is_counted(method: str, path: str) -> bool:
-    """Return whether a request is a read whose answer is rendered."""
-    return method == "GET" and path != "/events" and not path.endswith(("/logs", "/stream", "/artifacts"))
+def is_stream(path: str) -> bool:
+    return path == "/events" or path.endswith("/stream")
+
+
+def reads_files(path: str) -> bool:
+    return path.endswith(("/logs", "/artifacts"))
