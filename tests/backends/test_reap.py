@@ -31,7 +31,7 @@ signal.pause()
 @pytest.fixture
 def shim(tmp_path: Path) -> Iterator[Shim]:
     log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
-    house: Any = SimpleNamespace(group="", boot_id="boot")
+    house: Any = SimpleNamespace(group="", boot_id="boot", least_free=0)
     yield Shim(house, "0123456789ab-1", ORDER, log)
     os.close(log)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -9,16 +10,19 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rota.adapters import processes
-from rota.adapters.backends import evict, inside, procs
+from rota.adapters.backends import evict, inside, procs, records, task
+from rota.adapters.backends.shim import Shim
 from rota.app.ports import Live, StopOrder
 from rota.core.run import Cause, Holder
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig, wait_for
 from tests.backends.test_leases import LeaseRig
+from tests.backends.test_limits import host
 
 
 @contextmanager
@@ -179,3 +183,56 @@ def test_processes_that_are_watched_leave_descriptors_for_files() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         watching.close()
+
+
+WAYS: dict[str, tuple[int, dict[str, Any]]] = {
+    "spawned": (1, {}),
+    "with a memory limit": (1, {"memory_gb": 0.5}),
+    "with a terminal": (1, {"terminal": True}),
+    "as another account, whose output needs a thread": (2, {"account": "nobody"}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_start_for_which_there_is_no_process_left_says_nothing_of_the_run(
+    tmp_path: Path, needs: Callable[..., None], way: str
+) -> None:
+    """The supervisor is in the group of its attempt: with a bound of one it gets no fork and no thread, as where others
+    have taken all processes."""
+    needs("pids")
+    bound, changes = WAYS[way]
+    if "account" in changes and os.geteuid() != 0:
+        pytest.skip("only root runs jobs as another account")
+    tmp_path.chmod(0o755)
+    with host(tmp_path, processes=bound) as here:
+        for _ in range(3):
+            end = here.run(("echo", "hello"), workdir="/", **changes)
+            assert (end.cause, end.shortage, end.code) == (Cause.LOST, True, None), end
+            assert "as many processes as they may" in end.message
+    with host(tmp_path, processes=60) as here:
+        assert here.run(("echo", "hello"), workdir="/", **changes).ok
+
+
+def test_a_start_without_a_terminal_left_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says the same as of a full disk."""
+
+    def refuse() -> tuple[int, int]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "openpty", refuse)
+    with pytest.raises(OSError, match="no terminal") as caught:
+        Shim.__new__(Shim)._open_terminal()  # it comes to nothing before it needs anything of the attempt
+    why = records.shortage(caught.value)
+    assert "no terminal" in why and "disk" not in why
+
+
+def test_an_answer_of_a_workdirs_file_system_is_no_shortage_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in user space answers what its owner likes, and the run would be tried for ever."""
+    for code in records.SHORT:
+
+        def refuse(path: str, code: int = code) -> None:
+            raise OSError(code, os.strerror(code), path)
+
+        with monkeypatch.context() as patched, pytest.raises(task.Refused, match="workdir"):
+            patched.setattr(os, "chdir", refuse)
+            task._enter("/somewhere", None)

@@ -90,9 +90,10 @@ def _own(run: Run, now: float) -> list[Reason]:
         wanted = ", ".join(f"{d.run_id} to {_VERBS[d.when]}" for d in run.waiting_on)
         reasons.append(Reason("dependency", f"waits for {wanted}", tuple(d.run_id for d in run.waiting_on)))
     if run.not_before > now:
-        reasons.append(
-            Reason("backoff", f"retry {run.retries} of {run.spec.max_retries} backs off", until=run.not_before)
-        )
+        text = f"retry {run.retries} of {run.spec.max_retries} backs off"
+        if run.past and run.past[-1].exit.shortage:
+            text = f"{run.past[-1].exit.message}; it is tried again, which uses up no retry"
+        reasons.append(Reason("backoff", text, until=run.not_before))
     return reasons
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import takewhile
 
 from rota.core.policy import Policy
 from rota.core.predict import hash_text
@@ -38,7 +39,7 @@ def retry(exit: Exit, run: Run, policy: Policy) -> RetryDecision:
                 False, f"time limit{limit} reached{warned}" + (f"; {exit.message}" if exit.killed else "")
             )
         case Cause.LOST if exit.shortage:
-            return RetryDecision(True, exit.message, backoff_s(run, policy))
+            return RetryDecision(True, exit.message, backoff_s(run, policy, shortages(run)))
         case Cause.LOST:
             return _limited(run, policy, exit.message or "its machine or supervisor was lost")
         case Cause.LAUNCH_FAILED:
@@ -78,8 +79,16 @@ def _limited(run: Run, policy: Policy, why: str) -> RetryDecision:
     return RetryDecision(True, why, backoff_s(run, policy), counts=True)
 
 
-def backoff_s(run: Run, policy: Policy) -> float:
-    """Doubling, capped, and spread by a quarter so that a lost node's runs do not all come back in one instant."""
-    delay = min(policy.retry_cap_s, math.ldexp(policy.retry_base_s, min(run.retries, 30)))
-    spread = hash_text(f"{run.id}{run.retries}") % 1000 / 1000
+def shortages(run: Run) -> int:
+    """Return how many of its last attempts in a row could not be begun for want of something on the machine."""
+    ends = (past.exit for past in reversed(run.past))
+    return sum(1 for _ in takewhile(lambda exit: exit.shortage, ends))
+
+
+def backoff_s(run: Run, policy: Policy, before: int | None = None) -> float:
+    """Doubling with what went `before` (None = its retries), capped, and spread by a quarter so that a lost node's
+    runs do not all come back in one instant."""
+    before = run.retries if before is None else before
+    delay = min(policy.retry_cap_s, math.ldexp(policy.retry_base_s, min(before, 30)))
+    spread = hash_text(f"{run.id}{before}") % 1000 / 1000
     return delay * (1 + spread / 4)

@@ -90,6 +90,16 @@ def test_backoff_says_until_when():
     assert asked(lab, run).hint == "starts in the pass that is under way"
 
 
+def test_backoff_after_a_shortage_names_it():
+    lab = Lab(node("a"))
+    run = lab.submit(max_retries=0)
+    lab.step()
+    lab.end(run, Exit(Cause.LOST, message="could not be started: no terminal left", shortage=True))
+    (reason,) = asked(lab, run).reasons
+    assert (reason.code, reason.until) == ("backoff", lab.run(run).not_before)
+    assert "no terminal left" in reason.text and "0 of 0" not in reason.text
+
+
 def test_paused():
     lab = Lab(node("a"))
     run = lab.submit(2)

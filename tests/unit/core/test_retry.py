@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from rota.core.policy import Policy
+from rota.core.resources import Placement
 from rota.core.retry import backoff_s, describe, retry
-from rota.core.run import Cause, Exit, Holder, Run, RunState
+from rota.core.run import KEPT_ATTEMPTS, Cause, Exit, Holder, PastAttempt, Run, RunState
 from tests.unit.core.kit import spec
 
 POLICY = Policy(retry_base_s=5, retry_cap_s=600)
@@ -91,6 +93,22 @@ def test_backoff_doubles_up_to_the_cap_and_is_spread_by_a_quarter(retries):
     assert all(plain <= delay <= plain * 1.25 for delay in delays)
     assert max(delays) - min(delays) > plain * 0.15, "a lost node's runs do not all come back at once"
     assert delays == {backoff_s(a_run(retries, f"{n:012x}"), POLICY) for n in range(50)}, "without chance"
+
+
+def test_a_shortage_uses_up_no_retry_and_backs_off_longer_each_time_in_a_row():
+    """A start that fails over and over must not fill the ledger."""
+    short, run = Exit(Cause.LOST, message="no process left", shortage=True), a_run(max_retries=0)
+    delays = []
+    for number in range(1, 61):
+        decision = retry(short, run, POLICY)
+        assert (decision.again, decision.counts) == (True, False)
+        delays.append(decision.delay_s)
+        past = PastAttempt(f"{run.id}-{number}", number, Placement(()), 0.0, None, 0.0, short, 0.0)
+        run = replace(run, past=(*run.past, past)[-KEPT_ATTEMPTS:])
+    assert all(later > 1.5 * sooner for sooner, later in pairwise(delays[:7]))
+    assert all(600 <= delay <= 750 for delay in delays[7:])
+    ran = replace(run.past[-1], exit=Exit(Cause.PREEMPTED))
+    assert retry(short, replace(run, past=(*run.past, ran)), POLICY).delay_s < 7, "it had begun in between"
 
 
 def test_no_backoff_when_the_base_is_zero():

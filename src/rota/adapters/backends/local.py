@@ -22,7 +22,6 @@ from pathlib import Path
 from rota.adapters.backends import claims, logs, procs, records
 from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
 from rota.adapters.backends.purge import purge
-from rota.adapters.backends.shim import NO_ROOM
 from rota.adapters.backends.watch import Watcher
 from rota.adapters.backends.zygote import MAX_FRAME
 from rota.adapters.processes import may_keep
@@ -254,8 +253,8 @@ class LocalBackend:
             claims.veto(self._root, name, end)
         except OSError as error:
             # No room even for that: not on record, but as no order for it is on its way it stays true.
-            if cause is Cause.LOST and error.errno in records.SHORT:
-                end = replace(end, message=f"{NO_ROOM} ({error})", shortage=True)
+            if cause is Cause.LOST and (short := records.shortage(error)):
+                end = replace(end, message=short, shortage=True)
             with self._lock:
                 self._known.setdefault(name, _Attempt())
             if self._watcher is not None:

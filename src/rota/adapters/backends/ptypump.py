@@ -8,6 +8,7 @@ does not read is dropped.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -41,11 +42,18 @@ class PtyPump:
         self._typed = b""
         self._hung_up = False
         self._clients: dict[int, Client] = {}
+        self._server = socket.socket(socket.AF_UNIX)
         self._enough, self._finish = os.pipe()
-        self._server = self._listen()
-        os.set_blocking(master, False)
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        try:
+            self._listen()
+            os.set_blocking(master, False)
+            self._start()
+        except OSError:  # the supervisor goes on to other attempts
+            self._server.close()
+            os.close(self._enough)
+            os.close(self._finish)
+            raise
 
     def close(self) -> None:
         """Copy what is left of the output, then leave."""
@@ -59,16 +67,21 @@ class PtyPump:
         os.close(self._enough)
         os.close(self._master)
 
-    def _listen(self) -> socket.socket:
-        server = socket.socket(socket.AF_UNIX)
+    def _start(self) -> None:
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the limit on processes, as fork would say it
+            os.unlink(f"{self._directory}/{SOCKET}")
+            raise OSError(errno.EAGAIN, str(error)) from None
+
+    def _listen(self) -> None:
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:  # through the descriptor: the path itself may be longer than a socket's address can be
-            server.bind(f"/proc/self/fd/{directory}/{SOCKET}")
+            self._server.bind(f"/proc/self/fd/{directory}/{SOCKET}")
         finally:
             os.close(directory)
-        server.listen(MAX_CLIENTS)
-        server.setblocking(False)
-        return server
+        self._server.listen(MAX_CLIENTS)
+        self._server.setblocking(False)
 
     def _run(self) -> None:
         over = False

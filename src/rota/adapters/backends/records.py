@@ -32,13 +32,34 @@ MOST = 1e15  # of a number in a record; no time is as far away. It rules out NaN
 PRIVATE = "tmp"  # claims in the making; on the same file system, for the rename
 CLAIMED = (errno.ENOTEMPTY, errno.EEXIST)
 FULL = (errno.ENOSPC, errno.EDQUOT)
-SHORT = (*FULL, errno.EMFILE, errno.ENFILE)  # of what the server has, so they say nothing of the order
+NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # what a fork or a thread says that cannot be had
+# of what the server or the machine has, so they say nothing of the order
+SHORT = (*FULL, errno.EMFILE, errno.ENFILE, *NO_PROCESS)
+SHORT_OF = {
+    errno.EMFILE: "the server has too many files open",
+    errno.ENFILE: "the machine has too many files open",
+    errno.EAGAIN: "the machine, or all jobs on it together, have as many processes as they may",
+    errno.ENOMEM: "the machine, or all jobs on it together, have no memory left for another process",
+}
 SPARE = "spare"
 SPARE_BYTES = 4096
 
 
 def attempt_dir(root: str, attempt_id: str) -> str:
     return f"{root}/attempts/{attempt_id}"
+
+
+class Shortage(OSError):
+    """The machine is short of something that the error number does not name; the text does."""
+
+
+def shortage(error: BaseException) -> str:
+    """Return in words what there was too little of for an attempt to be begun; "" = that was not the reason."""
+    if isinstance(error, Shortage):
+        return f"could not be started: {error}"
+    if not isinstance(error, OSError) or error.errno not in SHORT:
+        return ""
+    return f"could not be started: {SHORT_OF.get(error.errno, 'the server has no room on its disk')} ({error})"
 
 
 class Prepared:

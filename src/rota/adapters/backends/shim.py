@@ -45,7 +45,6 @@ BIRTH_S = 0.005
 ASK_AGAIN_S = 0.25
 LATE_WARNING_S = 60.0
 FAR = float("inf")
-NO_ROOM = "could not be started: the server has no room on its disk, or too many files open"
 SHORT_MESSAGE = 500  # characters; any of them fit into a spare record
 RECORD_RETRY_S = 600.0
 KILL_AGAIN_S = 0.05
@@ -117,10 +116,9 @@ class Shim:
             else:
                 self._launch_spawned()
         except (task.Refused, OSError) as error:
-            self.short = isinstance(error, OSError) and error.errno in records.SHORT
-            self._refuse(
-                getattr(error, "code", task.NOT_RUNNABLE), f"{NO_ROOM} ({error})" if self.short else str(error)
-            )
+            why = records.shortage(error)
+            self.short = bool(why)
+            self._refuse(getattr(error, "code", task.NOT_RUNNABLE), why or str(error))
         else:
             self._wait()
         self._extinguish()
@@ -200,8 +198,19 @@ class Shim:
     def _open_terminal(self) -> int:
         from rota.adapters.backends.ptypump import PtyPump  # threads and sockets: only for those who want a terminal
 
-        master, slave = os.openpty()
-        self.pump = PtyPump(master, self._open_log(), self.directory)
+        try:
+            master, slave = os.openpty()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            # what the kernel says also of a full disk, which has nothing to do with it
+            raise records.Shortage("the machine has no terminal (pty) left: see kernel.pty.max") from error
+        try:
+            self.pump = PtyPump(master, self._open_log(), self.directory)
+        except OSError:
+            os.close(master)
+            os.close(slave)
+            raise
         return slave
 
     def _open_log(self) -> LogFile:

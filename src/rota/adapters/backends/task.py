@@ -16,7 +16,7 @@ import errno
 import os
 import signal
 
-from rota.adapters.backends import confine, oom
+from rota.adapters.backends import confine, oom, records
 from rota.adapters.backends.procs import MARKER
 
 TYPE_CHECKING = False
@@ -161,6 +161,8 @@ def _enter(workdir: str, account: Account | None) -> None:
     except PermissionError:
         who = account.name if account else "the server's account"
         raise Refused(f"workdir is not open to {who}: {workdir}") from None
+    except OSError as error:  # the answer of its file system, whatever the number: no shortage of the server's
+        raise Refused(f"workdir cannot be entered: {error.strerror} ({workdir})") from None
 
 
 def _environment(order: dict[str, Any], rank: int, account: Account | None) -> dict[str, str]:
@@ -188,6 +190,8 @@ def _first_that_runs(argv: list[str], env: dict[str, str], run: Callable[[str, l
                 return run("/bin/sh", ["/bin/sh", place, *argv[1:]])
             if error.errno == errno.E2BIG:
                 raise Refused("the command line and environment are too long for the kernel") from None
+            if error.errno in records.NO_PROCESS:
+                raise  # of the fork, not of this file
             if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.exists(place):
                 continue
             denied = denied or f"cannot run {name}: {error.strerror} ({place})"
