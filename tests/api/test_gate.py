@@ -147,6 +147,27 @@ class TestGuessing:
             come(gate, f"guess{i}")
         assert isinstance(come(gate, "sesame", source="10.0.0.2"), Known)
 
+    def test_many_sources_together_have_a_limit_too(self, house: House) -> None:
+        """Else whoever has many addresses guesses as fast as with none."""
+        clock = Clock()
+        gate = gate_of(house.service, clock, shared="sesame")
+        assert isinstance(come(gate, "sesame", source="trusted"), Known)
+        found = [come(gate, f"guess{i}", source=f"10.0.{i}.1") for i in range(200)]
+        assert found.count(g.UNAUTHORISED) == 100
+        late = come(gate, "sesame", source="10.9.9.9")
+        assert isinstance(late, Turned)
+        assert late.status == 429
+        assert isinstance(come(gate, "sesame", source="trusted"), Known), "where it was right before it is no guess"
+        secret, _ = issue(house.service, gate)
+        assert isinstance(come(gate, secret, source="10.9.9.9"), Known), "nor is a token of one's own"
+        clock.at += 61
+        assert isinstance(come(gate, "sesame", source="10.9.9.9"), Known)
+
+    def test_without_a_shared_token_there_is_nothing_to_guess_together(self, house: House) -> None:
+        gate = gate_of(house.service)
+        issue(house.service, gate)
+        assert {come(gate, f"guess{i}", source=f"10.0.{i}.1") for i in range(200)} == {g.UNAUTHORISED}
+
     def test_who_was_right_before_goes_on(self, house: House) -> None:
         gate = gate_of(house.service, shared="sesame")
         secret, token = issue(house.service, gate)

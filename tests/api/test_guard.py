@@ -23,7 +23,7 @@ from rota.api.guard import (
 )
 from rota.api.house import CALLS_AT_ONCE, CALLS_PER_S, House
 from rota.api.limits import Buckets
-from tests.api.kit import Answer, call, echo, gate_of, issue
+from tests.api.kit import Answer, call, echo, gate_of, issue, serving
 
 SESAME = {"x-auth-token": "open sesame"}
 JSON = {"content-type": "application/json"}
@@ -380,6 +380,45 @@ class TestPace:
     def test_a_person_may_submit_thousands_a_second(self, shared: House) -> None:
         people = Buckets(CALLS_PER_S, CALLS_AT_ONCE)
         assert not any(people.take("ann", i / 5000) for i in range(25_000))
+
+    def test_guesses_are_counted_for_the_network(self, house: House) -> None:
+        guard = Guard(echo, replace(house, gate=gate_of(house.service, shared="sesame", login_tries=3)))
+
+        def guess(client: str) -> int:
+            return call(guard, headers={"x-auth-token": "wrong"}, client=client).status
+
+        assert [guess(f"2001:db8::{i}") for i in range(1, 6)] == [401] * 3 + [429] * 2
+        assert guess("2001:db8:0:1::1") == 401
+        assert [guess(f"127.7.{i}.{i}") for i in range(1, 6)] == [401] * 3 + [429] * 2, (
+            "all that one machine calls itself"
+        )
+
+    def test_guesses_over_loopback_are_counted_for_the_account(self, house: House) -> None:
+        """Everybody on a machine has the sixteen million addresses of 127/8."""
+        from rota.api.server import guarded
+
+        told = replace(house, gate=gate_of(house.service, shared="sesame", login_tries=3))
+
+        async def guess(address: tuple[str, int], source: str, how: str, secret: str) -> int:
+            reader, writer = await asyncio.open_connection(*address, local_addr=(source, 0))
+            body = f'{{"code": "{secret}"}}'
+            asked = (
+                f"GET /whoami HTTP/1.1\r\nx-auth-token: {secret}\r\nhost: 127.0.0.1\r\n\r\n"
+                if how == "token"
+                else f"POST /login HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\n\r\n{body}"
+            )
+            writer.write(asked.encode())
+            status = int((await reader.readline()).split()[1])
+            writer.close()
+            return status
+
+        async def story() -> list[int]:
+            async with asyncio.timeout(60), serving(guarded(told), told) as (address, _):
+                ways = [("token", "a"), ("login", "b"), ("token", "c"), ("login", "sesame"), ("token", "sesame")]
+                return [await guess(address, f"127.7.0.{i + 1}", how, secret) for i, (how, secret) in enumerate(ways)]
+
+        assert asyncio.run(story()) == [401] * 3 + [429] * 2
 
     def test_too_many_guesses_say_how_long_to_wait(self, house: House) -> None:
         guard = Guard(echo, replace(house, gate=gate_of(house.service, shared="sesame", login_tries=2)))

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 5
 SAY_EVERY_S = 60.0
+LOOPBACK = "127.0.0.1"
 
 
 class Seat:
@@ -145,11 +146,15 @@ def account(uid: int) -> str:
 
 
 def network(address: str) -> str:
-    """What one party far away has at least: an IPv4 address, or 64 bits of IPv6 addresses."""
+    """What one party has at least: an IPv4 address, 64 bits of IPv6 addresses, or all of 127/8."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
+    if isinstance(found, ipaddress.IPv4Address) and found.is_loopback:
+        return LOOPBACK
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None and found.ipv4_mapped.is_loopback:
+        return LOOPBACK
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
         return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
     return address

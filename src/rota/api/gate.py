@@ -3,12 +3,14 @@
 The gate is closed as soon as a token exists, even one that has expired or was revoked since: a server never opens up
 because time passed.
 
-Wrong guesses are counted per source, and a source may be many people: everybody behind one proxy, or all accounts of
-one machine. So nobody's guesses may shut out those who are right. Tokens and login codes are chance of 192 bits and
-more, which no number of guesses finds: a right one always passes, and only wrong ones are counted and made to wait.
-The shared token is different, since a person may have made it up: there the limit is all that stands against guessing,
-and it would be none if the right guess passed beyond it. Over the limit the shared token therefore counts only from a
-source where it has been right since the start. Where that is a nuisance, give people tokens of their own.
+Wrong guesses are counted per source: the account at the other end of the connection where the kernel tells it, else the
+network it comes from. A source may be many people: everybody behind one proxy. So nobody's guesses may shut out those
+who are right. Tokens and login codes are chance of 192 bits and more, which no number of guesses finds: a right one
+always passes, and only wrong ones are counted and made to wait. The shared token is different, since a person may have
+made it up: there the limit is all that stands against guessing, and it would be none if the right guess passed beyond
+it. Over the limit the shared token therefore counts only from a source where it has been right since the start. So it
+does where all sources together have guessed too much: addresses are cheap to come by. Where that is a nuisance, give
+people tokens of their own.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ COOKIE = "rota_session"
 MAX_CODES, CODES_OF_ONE = 1000, 10  # login links that are out: of all tokens, and of one
 ENDED_OF_ONE = 100  # sessions of a token that were logged out
 REMEMBERED = 10_000
+SOURCES_TOGETHER = 10  # all of them may guess at the shared token as often as so many may
+ALL = ""  # the one name in the bucket of all sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ class Gate:
         self._codes: OrderedDict[str, tuple[str, float]] = OrderedDict()  # hash of a login code -> (token id, until)
         self._ended: defaultdict[str, Ended] = defaultdict(Ended)  # by token id: sessions that were logged out
         self._guesses = Buckets(login_tries / 60.0, login_tries)
+        together = login_tries * SOURCES_TOGETHER
+        self._guesses_of_all = Buckets(together / 60.0, together)
         self._trusted: OrderedDict[tuple[str, str], None] = OrderedDict()  # (source, hash) that were right before
         service.subscribe(self._hear)
         self._load(service)
@@ -168,10 +174,14 @@ class Gate:
     def _guess(self, source: str, digest: str, now: float, wrong: Turned) -> Turned | None:
         """None = it is the shared token, and may be believed."""
         place = (source, digest)
-        if place not in self._trusted and self._guesses.empty(source, now):
-            return Turned(429, "too many wrong tokens from here; wait a minute", 60.0)
+        if place not in self._trusted:
+            if self._guesses.empty(source, now):
+                return Turned(429, "too many wrong tokens from here; wait a minute", 60.0)
+            if self._shared and self._guesses_of_all.empty(ALL, now):
+                return Turned(429, "too many wrong tokens from everywhere together; wait a minute", 60.0)
         if not self._shared or not hmac.compare_digest(digest, self._shared):
             self._guesses.take(source, now)
+            self._guesses_of_all.take(ALL, now)
             return wrong
         self._trusted[place] = None
         self._trusted.move_to_end(place)

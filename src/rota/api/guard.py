@@ -260,6 +260,7 @@ class Guard:
         return True  # an address is nobody's to rebind
 
     def _identify(self, scope: Scope, headers: _Headers, source: str, uid: int | None) -> Turned | None:
+        scope["rota.source"] = source = _peer(scope, source)
         found = self._house.gate.admit(source=source, secret=headers.token, cookie=headers.cookie, uid=uid)
         if isinstance(found, Known):
             if found.by == "cookie" and scope.get("method", "GET") not in SAFE and headers.origin is None:
@@ -278,10 +279,11 @@ class Guard:
         return found
 
     def _mark(self, scope: Scope, known: Known, source: str) -> None:
-        """For the routes. `rota.party` is to whom the request is accounted. `rota.holds` is
+        """For the routes. `rota.party` is to whom the request is accounted, `rota.source` where it comes from, in the
+        same words where nobody is known by a name. `rota.holds` is
         for those that keep somebody for long: a token may be revoked meanwhile."""
         scope["rota.who"], scope["rota.by"], scope["rota.known"] = known.who, known.by, known
-        scope["rota.party"] = _peer(scope, source) if known.by in NAMELESS else known.who.name
+        scope["rota.party"] = source if known.by in NAMELESS else known.who.name
         scope["rota.holds"] = partial(self._house.gate.holds, known)
 
     def _buckets(self, who: Principal) -> Buckets:

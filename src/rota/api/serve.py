@@ -322,7 +322,7 @@ class _Connection(BoundedPipeline):
             uid = self._peer_uid(quick=True)
         if uid is not None:
             return account(uid)
-        return self.client[0] if self.client is not None else ""  # "" = it has gone already
+        return network(self.client[0]) if self.client is not None else ""  # "" = it has gone already
 
     def _turn_away(self, refusal: Refusal, descriptor: int) -> None:
         """At once, without waiting for the request: a place to wait in is what there is none of. What has come of it is

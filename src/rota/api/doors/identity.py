@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Query, Request
 from pydantic import BaseModel, Field
@@ -136,7 +136,7 @@ async def login_link(request: Request, house: HouseDep, who: Caller, token_id: s
 async def login_by_link(
     request: Request, house: HouseDep, code: Annotated[str, Query(max_length=500)] = ""
 ) -> Response:
-    cookie = house.gate.redeem(_source(request), code)
+    cookie = house.gate.redeem(request.scope["rota.source"], code)
     if isinstance(cookie, Turned):
         return _turned(cookie)
     return _with_session(RedirectResponse("/", 303), cookie)
@@ -146,7 +146,7 @@ async def login_by_link(
     "/login", summary="Begin a browser session", responses={200: {"description": "The cookie is set."}, **faults()}
 )
 async def login(request: Request, house: HouseDep, body: Login) -> Response:
-    cookie = house.gate.redeem(_source(request), body.code)
+    cookie = house.gate.redeem(request.scope["rota.source"], body.code)
     if isinstance(cookie, Turned):
         return _turned(cookie)
     return _with_session(Json({"message": "Logged in"}), cookie)
@@ -184,8 +184,3 @@ def _own_url(house: House) -> str:
 def _with_session(answer: Response, cookie: str) -> Response:
     answer.set_cookie(COOKIE, cookie, max_age=int(SESSION_LIVES_S), path="/", httponly=True, samesite="strict")
     return answer
-
-
-def _source(request: Request) -> str:
-    client: Any = request.scope.get("client")
-    return client[0] if client else ""
