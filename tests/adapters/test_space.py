@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from rota.adapters.backends import records
 from rota.adapters.ballast import Ballast
 from rota.adapters.space import FreeSpace, inode_floor
 
@@ -60,3 +63,79 @@ def test_without_a_floor_there_are_spare_files_only(tmp_path: Path) -> None:
     disk = FreeSpace([tmp_path], 0, Ballast(tmp_path, tmp_path))
     assert disk.shortage() == ""
     assert [path.name for path in tmp_path.iterdir()] == ["spare"]
+
+
+def test_a_file_system_that_counts_no_inodes_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some network and FUSE file systems name a number of inodes, and none of them free, for ever."""
+    disk = FreeSpace([tmp_path], 1)
+    with_inodes(monkeypatch, 1_000_000, 0)
+    assert disk.shortage() == ""
+    with_inodes(monkeypatch, 1_000_000, 500_000)
+    assert disk.shortage() == ""
+    with_inodes(monkeypatch, 1_000_000, 0)
+    assert "has 0 inodes free" in disk.shortage(), "it does count them"
+
+
+def test_where_no_file_can_be_made_no_inode_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FreeSpace([tmp_path / "gone"], 1)
+    with_inodes(monkeypatch, 1_000_000, 0)
+    assert "has 0 inodes free" in disk.shortage()
+
+
+def test_what_a_killed_server_left_half_made_is_made_again(tmp_path: Path) -> None:
+    ballast, spares = tmp_path / "rota.ballast", tmp_path / "spare"
+    spares.mkdir(mode=0o700)
+    ballast.touch(0o600)
+    (spares / "3").touch(0o600)
+    assert FreeSpace([tmp_path], 1 << 20, Ballast(tmp_path, tmp_path)).shortage() == ""
+    assert ballast.stat().st_size == 1 << 17
+    assert [path.stat().st_size for path in spares.iterdir()] == [records.SPARE_BYTES] * 128
+
+
+def test_many_threads_may_look_at_once(tmp_path: Path) -> None:
+    """Each call that brings metrics looks at the disk, and so does the writer."""
+    for number in range(20):
+        where = tmp_path / str(number)
+        where.mkdir()
+        disk = FreeSpace([where], 1 << 20, Ballast(where, where))
+        with ThreadPoolExecutor(4) as threads:
+            assert [*threads.map(lambda _, disk=disk: disk.shortage(), range(4))] == [""] * 4
+        assert len(list((where / "spare").iterdir())) == 128
+
+
+def test_what_cannot_be_set_aside_is_said_once_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "spare").touch()
+    disk = FreeSpace([tmp_path], 1 << 20, Ballast(tmp_path, tmp_path))
+    assert [disk.shortage(), disk.shortage()] == ["", ""]
+    assert caplog.text.count("no room can be set aside") == 1
+
+
+def test_a_record_on_a_full_disk_takes_no_file_but_a_spare_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of a directory beside the data directory that is called the same, nor anything else among its own."""
+    data, beside = tmp_path / "rota", tmp_path / "spare"
+    for path in (data / "leases" / "ended", data / "spare", beside):
+        path.mkdir(parents=True)
+    foreign = [beside / "thesis.tex", data / "spare" / "note", data / "spare" / "link"]
+    foreign[0].write_bytes(b"X" * records.SPARE_BYTES)
+    foreign[0].chmod(0o600)
+    foreign[1].write_bytes(b"X" * 10_000)
+    foreign[2].symlink_to(foreign[0])
+    before = [path.read_bytes() for path in foreign]
+    real = records._write
+
+    def full(path: str, content: bytes, flags: int, *, durable: bool) -> None:
+        if flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, content, flags, durable=durable)
+
+    monkeypatch.setattr(records, "_write", full)
+    for where in (data / "leases", data / "leases" / "ended"):
+        with pytest.raises(OSError, match="No space"):
+            records.publish(str(data), str(where), "one", b"{}")
+        assert [path.read_bytes() for path in foreign] == before
+        records.make_spare(str(data / "spare" / "0"))
+        assert records.publish(str(data), str(where), "one", b"{}")
+        assert records.read(str(where / "one")) == {} and not (data / "spare" / "0").exists()
+    assert [path.read_bytes() for path in foreign] == before

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 from rota.adapters.backends import records
+
+log = logging.getLogger(__name__)
 
 MOST_BYTES = 8 << 20  # some thousand ends
 SHARE_OF_FLOOR = 8
@@ -27,14 +31,24 @@ class Ballast:
     def __init__(self, root: Path, ledger: Path) -> None:
         self._spares = root / records.SPARE
         self._file = ledger / NAME
+        self._making = threading.Lock()
+        self._checked = False  # what an earlier process left was looked at
+        self._said = ""
 
     def keep(self, floor: int) -> None:
-        """Make what is missing, where the floor is that many bytes. Call it only while there is room."""
+        """Make what is missing, where the floor is that many bytes. Call it only while there is room, from any thread.
+        What cannot be made is logged: the server goes on without it."""
+        if not self._making.acquire(blocking=False):
+            return  # another thread is making it
         try:
             self._keep(min(MOST_BYTES, floor // SHARE_OF_FLOOR))
+            self._said = ""
         except OSError as error:
-            if error.errno not in records.FULL:
-                raise
+            if error.errno not in records.FULL and str(error) != self._said:
+                self._said = str(error)
+                log.error("no room can be set aside for the time when the disk is full: %s", error)
+        finally:
+            self._making.release()
 
     def give_up(self) -> bool:
         """Return whether there is more room now."""
@@ -52,6 +66,9 @@ class Ballast:
         return self.give_up() or bool(names)
 
     def _keep(self, size: int) -> None:
+        if not self._checked:
+            self._remove_torn(size)
+            self._checked = True
         if size and not self._file.exists():
             self._make(size)
         try:
@@ -62,6 +79,16 @@ class Ballast:
         missing = (str(number) for number in itertools.count() if str(number) not in there)
         for name in itertools.islice(missing, max(0, SPARES - len(there))):
             records.make_spare(f"{self._spares}/{name}")
+
+    def _remove_torn(self, size: int) -> None:
+        """Remove what a process that was killed while making it left too small, so that it is made again."""
+        with suppress(FileNotFoundError):
+            if self._file.lstat().st_size < size:
+                self._file.unlink()
+        for name in os.listdir(self._spares) if self._spares.exists() else ():
+            path = self._spares / name
+            if name.isdigit() and path.is_file() and not records.is_spare(str(path)):
+                path.unlink(missing_ok=True)
 
     def _make(self, size: int) -> None:
         fd = os.open(self._file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)

@@ -8,6 +8,7 @@ their own: empty files take no bytes.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class FreeSpace:
         self._floor = floor
         self._ballast = ballast
         self._short = False
+        self._counts_inodes: set[Path] = set()  # seen with inodes free, so a 0 means that there are none
 
     def shortage(self) -> str:
         found = "" if self._floor == 0 else next(filter(None, map(self._shortage_of, self._paths)), "")
@@ -72,7 +74,9 @@ class FreeSpace:
                 f"{ONLY_ENDS}"
             )
         floor = inode_floor(there.f_files)
-        if self._is_below(there.f_favail, floor):
+        if there.f_favail:
+            self._counts_inodes.add(path)
+        if self._is_below(there.f_favail, floor) and (path in self._counts_inodes or not _can_make_file(path)):
             return (
                 f"the disk of {path} has {there.f_favail:,} inodes free (each file takes one), below the floor of "
                 f"{floor:,}: {ONLY_ENDS}"
@@ -81,3 +85,13 @@ class FreeSpace:
 
     def _is_below(self, free: int, floor: int) -> bool:
         return free < (floor * BACK if self._short else floor)
+
+
+def _can_make_file(path: Path) -> bool:
+    """Return whether a file can be made. Some file systems name a number of inodes and 0 of them free for ever, because
+    they do not count them (network, FUSE, btrfs)."""
+    try:
+        with tempfile.TemporaryFile(dir=path):
+            return True
+    except OSError:
+        return False

@@ -103,7 +103,7 @@ def veto(root: str, attempt_id: str, end: Exit) -> bool:
     before."""
     prepared = records.prepare(root, {"boot_id": procs.boot_id(), "shim": 0, "cgroup": ""})
     try:
-        records.publish(prepared.path, "exit", records.dump(exit_record(end)), durable=True)
+        records.publish(root, prepared.path, "exit", records.dump(exit_record(end)), durable=True)
         if records.claim(root, prepared, attempt_id):
             return True
         records.discard(prepared.path)
@@ -135,7 +135,7 @@ def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None
     unreadable = records.read(f"{directory}/exit") is not None and read_exit(directory) is None
     if unreadable:  # nobody holds the lock, so nobody writes a better one
         end = replace(end, message="its exit record cannot be read")
-    records.publish(directory, "exit", records.dump(exit_record(end)), durable=True, replace=unreadable)
+    records.publish(root, directory, "exit", records.dump(exit_record(end)), durable=True, replace=unreadable)
     return read_exit(directory)
 
 

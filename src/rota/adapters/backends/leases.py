@@ -69,7 +69,8 @@ class _Lease:
 
 class LeaseBackend:
     def __init__(self, root: Path, processes: Processes, after: After) -> None:
-        self._dir = f"{root.absolute()}/leases"
+        self._root = str(root.absolute())
+        self._dir = f"{self._root}/leases"
         self._processes, self._after = processes, after
         self._boot_id = procs.boot_id()
         self._known: dict[str, _Lease] = {}
@@ -414,8 +415,9 @@ class LeaseBackend:
 
     def _record_end(self, name: str, end: Exit) -> Exit:
         content = records.dump(claims.exit_record(end))
-        if not records.publish(f"{self._dir}/ended", name, content, replace=False) and self._ended(name) is None:
-            records.publish(f"{self._dir}/ended", name, content)  # over one that cannot be read
+        ended = f"{self._dir}/ended"
+        if not records.publish(self._root, ended, name, content, replace=False) and self._ended(name) is None:
+            records.publish(self._root, ended, name, content)  # over one that cannot be read
         return self._ended(name) or end
 
     def _write(self, name: str, lease: _Lease) -> None:
@@ -429,7 +431,7 @@ class LeaseBackend:
             "cause": lease.cause.value,
             "brood": lease.brood,
         }
-        records.publish(self._dir, name, records.dump(content))
+        records.publish(self._root, self._dir, name, records.dump(content))
 
     def _read(self, name: str) -> _Lease | None:
         record: dict[str, Any] | None = records.read(f"{self._dir}/{name}")

@@ -149,7 +149,7 @@ class LocalBackend:
                 "grace_s": order.grace_s,
                 "saves": order.saves,
             }
-            records.publish(directory, "stop", records.dump(content))
+            records.publish(self._root, directory, "stop", records.dump(content))
             # The shim records its pid and then looks for a stop; we the other way round. One of the two sees the other.
             sight = claims.look(self._root, name)
             # A job of the server's own account can stop its supervisor, even before that has recorded its pid.

@@ -80,7 +80,8 @@ class LogCap:
         if end <= self._hole_end:
             return
         try:
-            records.publish(self._directory, "dropped", records.dump({"start": self._head, "end": end}))
+            root = os.path.dirname(os.path.dirname(self._directory))
+            records.publish(root, self._directory, "dropped", records.dump({"start": self._head, "end": end}))
         except OSError:
             return  # a full disk: try again soon, and let the job live
         # The whole hole each time, not only what is new: cheap, and right even if an earlier call was cut short.

@@ -120,15 +120,17 @@ def discard(private: str) -> None:
     os.rmdir(private)
 
 
-def publish(directory: str, name: str, content: bytes, *, durable: bool = False, replace: bool = True) -> bool:
-    """Make `name` appear whole, on a full disk by means of a spare file. With replace=False an existing file stays and
-    False is returned."""
+def publish(
+    root: str, directory: str, name: str, content: bytes, *, durable: bool = False, replace: bool = True
+) -> bool:
+    """Make `name` appear whole in a directory of the data directory `root`, on a full disk by means of a spare file.
+    With replace=False an existing file stays and False is returned."""
     temporary = f"{directory}/.{name}.{os.getpid()}" + ("" if replace else f".{os.urandom(4).hex()}")
     if not _take(f"{directory}/.{name}", temporary, content, durable=durable):
         try:
             _write(temporary, content, os.O_CREAT | os.O_TRUNC, durable=durable)
         except OSError as error:
-            if error.errno not in FULL or not _take_any(directory, temporary, content, durable=durable):
+            if error.errno not in FULL or not _take_any(root, temporary, content, durable=durable):
                 raise
     if replace:
         os.rename(temporary, f"{directory}/{name}")
@@ -147,22 +149,29 @@ def publish(directory: str, name: str, content: bytes, *, durable: bool = False,
     return True
 
 
-def _take_any(directory: str, temporary: str, content: bytes, *, durable: bool) -> bool:
-    """The same with one of the house's own spare files, which lie beside `attempts` and `leases`."""
-    for pool in (f"{directory}/../../{SPARE}", f"{directory}/../{SPARE}"):
-        try:
-            names = os.listdir(pool)
-        except OSError:
-            continue
-        for name in names:
-            if _take(f"{pool}/{name}", temporary, content, durable=durable):
-                return True
-    return False
+def _take_any(root: str, temporary: str, content: bytes, *, durable: bool) -> bool:
+    """Write to one of the spare files of the data directory."""
+    pool = f"{root}/{SPARE}"
+    try:
+        names = os.listdir(pool)
+    except OSError:
+        return False
+    return any(_take(f"{pool}/{name}", temporary, content, durable=durable) for name in names)
+
+
+def is_spare(path: str) -> bool:
+    """Return whether this is a file that `make_spare` made whole. Anything else is not ours to write to."""
+    try:
+        facts = os.lstat(path)
+    except OSError:
+        return False
+    private = facts.st_uid == os.geteuid() and not facts.st_mode & 0o077 and facts.st_nlink == 1
+    return stat.S_ISREG(facts.st_mode) and private and facts.st_size == SPARE_BYTES
 
 
 def _take(spare: str, temporary: str, content: bytes, *, durable: bool) -> bool:
     """Write to a spare file, if it is there and large enough. It is moved first, so that only one gets it."""
-    if len(content) > SPARE_BYTES:
+    if len(content) > SPARE_BYTES or not is_spare(spare):
         return False
     try:
         os.rename(spare, temporary)

@@ -248,7 +248,7 @@ class Shim:
             "tick": tick,
             "cgroup": self.house.group,  # as in the lock: one of the two may be damaged
         }
-        records.publish(self.directory, "pid", records.dump(record))
+        records.publish(".", self.directory, "pid", records.dump(record))
 
     def _read_refusals(self) -> bool:
         """What forked tasks had to say; spawned ones refuse at once."""
@@ -491,7 +491,7 @@ class Shim:
         give_up = procs.boottime() + RECORD_RETRY_S
         while True:
             try:
-                records.publish(self.directory, "exit", records.dump(end), durable=True)
+                records.publish(".", self.directory, "exit", records.dump(end), durable=True)
                 return
             except OSError as error:
                 full = error.errno in records.FULL  # wait as long as it takes: the end is known
