@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rota.api.bodies import SMALL_BODY, Bodies, TooManyBytes
+from rota.api.bodies import SMALL_BODY, STEP, Bodies, TooManyBytes
 from rota.api.guard import Guard
 from rota.api.house import CALLS_AT_ONCE, CALLS_PER_S, House
 from rota.api.limits import Buckets
@@ -213,6 +213,77 @@ class TestBytesUnderWay:
             bodies.give("carl", 40)
             await settle()
             assert bodies.under_way == 0
+
+        story(told)
+
+
+class TestHeadsAlone:
+    """Connections that announce large bodies and send hardly any of them."""
+
+    @staticmethod
+    def announced(guard: Guard, who: dict[str, str], count: int, come: asyncio.Event) -> list[Any]:
+        async def pause(part: int) -> None:
+            if part:
+                await come.wait()
+
+        parts = [b" " * 7, b" " * (4 * MIB - 7)]
+        return [
+            asyncio.create_task(acall(guard, "/runs", "POST", {**who, **LARGE}, parts, pause=pause))
+            for _ in range(count)
+        ]
+
+    def test_agents_have_no_more_than_their_person(self, shared: House) -> None:
+        house = fresh(with_settings(shared, request_seconds=300))
+        bots = [token(house, f"heads-bot{number}", "agent", acts_for="mallory") for number in range(8)]
+        guard = Guard(echo, house)
+
+        async def told() -> None:
+            come = asyncio.Event()
+            many = [one for bot in bots for one in self.announced(guard, bot, 4, come)]
+            for _ in range(5):
+                await settle()
+            assert house.bodies._bytes == {"mallory": 32 * MIB}
+            come.set()
+            assert {one.status for one in await asyncio.gather(*many)} == {200}
+            assert house.bodies.under_way == 0
+
+        story(told)
+
+    def test_what_is_announced_takes_no_room_from_others(self, shared: House) -> None:
+        house = fresh(with_settings(shared, request_seconds=300))
+        many_people = [token(house, f"head{number}") for number in range(10)]
+        ann, guard = token(house, "ann"), Guard(echo, house)
+
+        async def told() -> None:
+            come = asyncio.Event()
+            many = [one for who in many_people for one in self.announced(guard, who, 8, come)]
+            for _ in range(5):
+                await settle()
+            assert house.bodies.under_way <= 80 * STEP, "a step of each"
+            large = await acall(guard, "/runs", "POST", {**ann, "content-length": str(MIB)}, [b" " * MIB])
+            assert large.status == 200
+            come.set()
+            assert {one.status for one in await asyncio.gather(*many)} == {200}
+            assert house.bodies.under_way == 0
+            assert not house.bodies._bytes
+
+        story(told)
+
+    def test_who_has_nothing_under_way_finds_room_that_others_do_not(self) -> None:
+        async def told() -> None:
+            bodies = Bodies(of_one=60, of_all=100, kept=25)
+            await bodies.take("ann", 60, 10)
+            await bodies.take("ben", 15, 10)
+            with pytest.raises(TooManyBytes) as known:
+                await bodies.take("ben", 10, 0.01)
+            assert known.value.status == 503
+            waiting = asyncio.create_task(bodies.take("ben", 10, 10))
+            await settle()
+            await bodies.take("carl", 25, 10)
+            assert not waiting.done()
+            bodies.give("ann", 60)
+            await waiting
+            assert bodies.under_way == 50
 
         story(told)
 

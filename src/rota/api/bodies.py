@@ -1,7 +1,10 @@
 """Bodies of requests on their way in: bounded in time, bytes and members, for each party and for all together.
 
 A body that is larger than SMALL_BODY has its bytes set aside before it is read, and keeps them until its request is
-answered. Where there is no room, reading waits: the client's own kernel then holds what it has to send. What a body
+answered: of its party's all that it may become, so that bodies of one party do not wait for each other half read, and
+of all parties' together a STEP at a time, as it comes: what is only announced takes no room from others. A part of all
+is kept for parties that have nothing under way. Where there is no room, reading waits: the client's own kernel then
+holds what it has to send. What a body
 costs to parse is paid for before it is parsed, and one with many members is worked on alone of its party.
 """
 
@@ -12,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from starlette.exceptions import HTTPException
@@ -23,6 +26,7 @@ Receive = Callable[[], Awaitable[Message]]
 # A body of this size is parsed within milliseconds whatever is in it. More is not taken from a caller who is not known.
 SMALL_BODY = 16 << 10
 OF_ONE, OF_ALL = 32 << 20, 256 << 20  # bytes under way
+STEP = 256 << 10
 # Requests that wait for room. Of each the server has read what came with its head, up to 256 KiB.
 WAITING_OF_ONE, WAITING = 64, 512
 DEAR_MEMBERS = 20_000  # more of them are parsed alone: 5 ms and more of the event loop
@@ -52,6 +56,12 @@ class Terms:
         return self.within_s / 3
 
 
+class _Wanted(NamedTuple):
+    party: str
+    whole: int  # bytes that the body may become; 0 = the party has them already
+    come: int  # and those of them that are there
+
+
 class Bodies:
     """Use it on the event loop alone."""
 
@@ -59,14 +69,17 @@ class Bodies:
         self,
         of_one: int = OF_ONE,
         of_all: int = OF_ALL,
+        kept: int | None = None,
         waiting_of_one: int = WAITING_OF_ONE,
         waiting: int = WAITING,
     ) -> None:
+        """`kept`: a quarter of all unless it is given."""
         self._of_one, self._of_all = of_one, of_all
+        self._for_others = of_all - (of_all // 4 if kept is None else kept)
         self._most_waiting_of_one, self._most_waiting = waiting_of_one, waiting
         self.under_way = 0  # bytes
         self._bytes: Counter[str] = Counter()  # by party
-        self._waiting: OrderedDict[asyncio.Future[None], tuple[str, int]] = OrderedDict()
+        self._waiting: OrderedDict[asyncio.Future[None], _Wanted] = OrderedDict()
         self._parsed: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # those in use, by party
 
     @asynccontextmanager
@@ -78,27 +91,29 @@ class Bodies:
         finally:
             body.close()
 
-    async def take(self, party: str, count: int, within_s: float) -> None:
-        """Set bytes aside, in order of arrival; raises TooManyBytes where there is no room within that time."""
-        if sum(name == party for name, _ in self._waiting.values()) >= self._most_waiting_of_one:
+    async def take(self, party: str, count: int, within_s: float, come: int | None = None) -> None:
+        """Set bytes aside, in order of arrival; raises TooManyBytes where there is no room within that time. `count` is
+        for the party, `come` (unless given, as many) for all."""
+        wanted = _Wanted(party, count, count if come is None else come)
+        if count and sum(one.party == party for one in self._waiting.values()) >= self._most_waiting_of_one:
             raise self._refusal(party, of_one=True)
-        if len(self._waiting) >= self._most_waiting:
+        if count and len(self._waiting) >= self._most_waiting:
             raise self._refusal(party, of_one=False)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = (party, count)
+        self._waiting[turn] = wanted
         self._hand_out()
         try:
             async with asyncio.timeout(within_s):
                 await turn
         except BaseException as error:
             if self._waiting.pop(turn, None) is None:  # its turn has just come
-                self.give(party, count)
+                self.give(party, count, wanted.come)
             if not isinstance(error, TimeoutError):
                 raise
             raise self._refusal(party, of_one=self._bytes[party] + count > self._of_one) from None
 
-    def give(self, party: str, count: int) -> None:
-        self.under_way -= count
+    def give(self, party: str, count: int, come: int | None = None) -> None:
+        self.under_way -= count if come is None else come
         self._bytes[party] -= count
         if not self._bytes[party]:
             del self._bytes[party]
@@ -109,17 +124,20 @@ class Bodies:
         return self._parsed.setdefault(party, asyncio.Lock())
 
     def _hand_out(self) -> None:
-        full: set[str] = set()  # parties whose next one does not fit: what comes after it waits for it
-        for turn, (party, count) in list(self._waiting.items()):
-            if party in full:
-                continue
-            if self._bytes[party] + count > self._of_one:
+        full: set[str] = set()  # parties whose next body does not fit: those after it wait for it
+        crowded = False  # parties that have some under way wait for others
+        for turn, (party, count, come) in list(self._waiting.items()):
+            if count and (party in full or self._bytes[party] + count > self._of_one):
                 full.add(party)
                 continue
-            if self.under_way + count > self._of_all:
+            has_some = party in self._bytes
+            if has_some and (crowded or self.under_way + come > self._for_others):
+                crowded = True
+                continue
+            if self.under_way + come > self._of_all:
                 return
             del self._waiting[turn]
-            self.under_way += count
+            self.under_way += come
             self._bytes[party] += count
             if not turn.done():
                 turn.set_result(None)
@@ -134,19 +152,32 @@ class Bodies:
 class _Incoming:
     """One body."""
 
-    __slots__ = ("_bodies", "_deadline", "_lock", "_members", "_receive", "_size", "_taken", "_terms", "_whole")
+    __slots__ = (
+        "_bodies",
+        "_come",
+        "_deadline",
+        "_lock",
+        "_members",
+        "_receive",
+        "_size",
+        "_taken",
+        "_terms",
+        "_whole",
+    )
 
     def __init__(self, bodies: Bodies, receive: Receive, terms: Terms) -> None:
         self._bodies, self._receive, self._terms = bodies, receive, terms
-        self._size = self._members = self._taken = 0
+        self._size = self._members = 0
+        self._taken = 0  # bytes that its party has set aside for it
+        self._come = 0  # and all together
         self._whole = False
         self._deadline: float | None = None
         self._lock: asyncio.Lock | None = None
 
     def close(self) -> None:
         if self._taken:
-            self._bodies.give(self._terms.party, self._taken)
-            self._taken = 0
+            self._bodies.give(self._terms.party, self._taken, self._come)
+            self._taken = self._come = 0
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -156,7 +187,7 @@ class _Incoming:
             return await self._receive()
         if self._deadline is None:
             if self._terms.length > SMALL_BODY:
-                await self._take(self._terms.length)
+                await self._take(self._terms.length, min(self._terms.length, STEP))
             self._deadline = asyncio.get_running_loop().time() + self._terms.within_s
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -178,23 +209,27 @@ class _Incoming:
             raise HTTPException(413, f"the body has more than {most_members:,} members; send less at once", _CLOSE)
         if self._size <= SMALL_BODY:
             return
-        if not self._taken:  # all that it may become: those that took a piece at a time would wait for each other
-            await self._take(self._size if self._whole else most_bytes)
+        if not self._taken:
+            await self._take(self._size if self._whole else most_bytes, self._size)
+        elif self._size > self._come:
+            await self._take(0, min(max(STEP, self._size - self._come), self._taken - self._come))
         if self._whole:
             await self._pay()
 
-    async def _take(self, count: int) -> None:
+    async def _take(self, count: int, come: int) -> None:
         try:
-            await self._bodies.take(self._terms.party, count, self._terms.patience_s)
+            await self._bodies.take(self._terms.party, count, self._terms.patience_s, come)
         except TooManyBytes as error:
             raise HTTPException(error.status, str(error), {"Retry-After": "1"}) from None
-        self._taken = count
+        self._taken += count
+        self._come += come
 
     async def _pay(self) -> None:
         """Before anybody parses it."""
-        spare, self._taken = self._taken - self._size, self._size
-        if spare:
-            self._bodies.give(self._terms.party, spare)
+        spare, unused = self._taken - self._size, self._come - self._size
+        if spare or unused:
+            self._taken = self._come = self._size
+            self._bodies.give(self._terms.party, spare, unused)
         if self._members > DEAR_MEMBERS:
             lock = self._bodies.alone(self._terms.party)
             try:

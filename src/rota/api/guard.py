@@ -205,7 +205,8 @@ class Guard:
 
     def _terms(self, scope: Scope, length: int) -> Terms:
         return Terms(
-            party=scope["rota.party"],
+            # agents have no bytes of their own: a person may have any number of them
+            party=scope["rota.party"] if scope["rota.by"] in NAMELESS else scope["rota.who"].owner,
             length=length,
             most_bytes=self._most_bytes(scope),
             most_members=MAX_METRIC_MEMBERS if scope["path"].endswith("/metrics") else MAX_MEMBERS,
