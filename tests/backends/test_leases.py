@@ -240,6 +240,108 @@ def test_of_a_large_family_nobody_is_left(rig, backend, reports, monkeypatch):
     rig.until(lambda: not any(procs.start_time(pid) == start for pid, start in family), "all are gone")
 
 
+def test_one_of_a_large_family_that_ignores_the_signal_is_killed_when_its_time_is_over(
+    rig, backend, reports, monkeypatch
+):
+    """Though the holder and all others ended at once, and though it is not on record."""
+    monkeypatch.setattr(leases, "MAX_WATCHED", 5)
+    monkeypatch.setattr(leases, "MAX_BROOD", 20)
+    deaf = "trap '' TERM; echo $$; while :; do sleep 1000; done"
+    line = 'for n in $(seq 40); do sleep 1000 & done; sh -c "$0" & wait'
+    holder = rig.person("sh", "-c", line, deaf)
+    pid = int(rig.says(holder))
+    start = procs.start_time(pid)
+    rig.until(lambda: len(evict.family(holder)) >= 42, "all are there")
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=3.0))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert procs.start_time(pid) != start, "its GPUs are given to the next"
+
+
+def test_without_a_thread_for_it_a_cancel_waits_and_is_carried_out(rig, reports, monkeypatch, caplog):
+    """The process table may be full of other people's processes just then."""
+    real, full = threading.Thread.start, threading.Event()
+    full.set()
+
+    def start(thread: threading.Thread) -> None:
+        if full.is_set() and thread.name == "rota-evict":
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    backend = rig.backend()
+    backend.open(reports)
+    order = rig.order("last for ever")
+    backend.launch(order)
+    for _ in range(3):
+        backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=1000.0))
+    assert isinstance(backend.observe(order.attempt_id), Live)
+    full.clear()
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert "can't start new thread" in caplog.text
+    backend.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's server has holders of other accounts")
+def test_a_process_escapes_no_cancel_by_its_name(rig):
+    """Any process can call itself a supervisor; only one of the server's account is believed."""
+    code = """
+import ctypes, os
+os.setuid(65534)
+for _ in range(2):
+    if not os.fork():
+        ctypes.CDLL(None).prctl(15, b"rota-shim", 0, 0, 0)
+        os.fork()
+        print("ready", flush=True)
+        os.read(0, 1)
+        os._exit(0)
+os.read(0, 1)
+"""
+    holder = replace(rig.person(sys.executable, "-c", code, stdin=subprocess.PIPE), uid=65534)
+    assert [rig.says(holder) for _ in range(4)] == [b"ready\n"] * 4
+    assert {pid for pid, _ in evict.family(holder)} == {holder.pid, *procs.descendants(holder.pid)}
+    process = rig.people[-1]
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's server has holders of other accounts")
+@pytest.mark.parametrize("setuid", [False, True])
+def test_a_supervisor_of_the_servers_account_is_believed_unless_the_owner_could_start_it(rig, setuid, monkeypatch):
+    """As su is, which may be called by any name and has its caller's process below it."""
+    shim = """
+import ctypes, os
+ctypes.CDLL(None).prctl(15, b"rota-shim", 0, 0, 0)
+if not os.fork():
+    os.setuid(65534)
+    print(os.getpid(), flush=True)
+os.read(0, 1)
+"""
+    code = """
+import os, subprocess, sys
+os.setresuid(65534, 65534, 0)
+if not os.fork():
+    os.setresuid(0, 0, 0)
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+os.setuid(65534)
+os.read(0, 1)
+"""
+    holder = replace(rig.person(sys.executable, "-c", code, shim, stdin=subprocess.PIPE), uid=65534)
+    job = int(rig.says(holder))
+    rig.until(lambda: procs.uid_of(holder.pid) == 65534, "it has its own account only")
+    if setuid:
+        facts = list(os.stat(sys.executable))
+        facts[0] |= 0o4000
+        monkeypatch.setattr(os, "stat", lambda path, **more: os.stat_result(facts))
+    found = {pid for pid, _ in evict.family(holder)}
+    monkeypatch.undo()
+    assert found == ({holder.pid, job} if setuid else {holder.pid})
+    process = rig.people[-1]
+    assert process.stdin is not None
+    process.stdin.close()
+
+
 def test_a_process_below_a_supervisor_is_no_part_of_the_family(rig):
     """As of a person who runs a server of their own in the shell that has the lease."""
     code = """

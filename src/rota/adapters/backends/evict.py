@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 from collections.abc import Iterable
 
 from rota.adapters.backends import heard, inside, procs
@@ -23,7 +24,8 @@ def family(holder: Holder) -> tuple[Target, ...]:
     the house.
 
     The time this takes grows with the number of descendants, and only with that: each is looked at once, and by nothing
-    that its owner can delay. So the mark in its environment is not read: that waits for a lock of the process."""
+    that its owner can delay. So the mark in its environment is not read: that waits for a lock of the process. Nor does
+    a name or a cgroup count that the owner can give to a process."""
     if holder.uid < 0 or holder.pid in {1, *(inside.lineage(os.getpid()) or ())}:
         return ()
     if procs.start_time(holder.pid) != holder.start_ticks or procs.uid_of(holder.pid) != holder.uid:
@@ -36,12 +38,30 @@ def family(holder: Holder) -> tuple[Target, ...]:
                 continue
             seen.add(pid)
             start, named = procs.start_time(pid), procs.name_and_parent(pid)
-            if named is None or named[0] in inside.SUPERVISORS or inside.groups_of(pid) - groups:
-                continue  # an attempt's, with all that is below
+            if named is None or _is_attempts(pid, named[0], groups, holder.uid):
+                continue  # with all that is below
             todo.append(pid)
             if start is not None and procs.uid_of(pid) == holder.uid:
                 found.append((pid, start))
     return tuple(found)
+
+
+def _is_attempts(pid: int, name: bytes, groups: set[str], owner: int) -> bool:
+    """Return whether a process belongs to an attempt that the holder, which is in `groups`, is no part of.
+
+    Any process can call itself a supervisor, and an account may have a part of the cgroup tree to make groups in. So
+    where the owner is not the server's account, only a supervisor counts that has the server's: all of an attempt is
+    below one. A program that gives its caller that account (su) is none, whatever it is called."""
+    if owner == os.geteuid():
+        return name in inside.SUPERVISORS or bool(inside.groups_of(pid) - groups)
+    if name not in inside.SUPERVISORS or procs.uid_of(pid) != os.geteuid():
+        return False
+    try:
+        program = os.stat(f"/proc/{pid}/exe")
+    except OSError as error:
+        procs.must_be_known(error)
+        return False
+    return not program.st_mode & (stat.S_ISUID | stat.S_ISGID)
 
 
 def asked(holder: Holder, targets: Iterable[Target], number: int) -> list[Target]:

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
 LOOK_S = 10.0
-MAX_BROOD = 10_000  # descendants whose end is waited for; beyond that they are ended, and not waited for
+MAX_BROOD = 10_000  # descendants that are on record, for a server that starts meanwhile; a record has a bound
 MAX_WATCHED = 64  # of those, whose end is told: each costs a descriptor. Where there are more they are looked at
 COUNT_S = 0.5  # between two such looks
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
@@ -63,7 +63,7 @@ class _Lease:
     counting: bool = False  # the next look at those is due
     undo: list[Callable[[], None]] = field(default_factory=list)  # watches, and a SIGKILL that is due
     untouchable: bool = False  # said in the log
-    crowded: bool = False  # as well
+    crowded: bool = False  # as well: not all of the brood is on record
     failing: bool = False  # as well
 
 
@@ -75,7 +75,7 @@ class LeaseBackend:
         self._boot_id = procs.boot_id()
         self._known: dict[str, _Lease] = {}
         self._lock = threading.RLock()  # one change at a time, of the files as well; never held while reporting
-        self._turns = Turns("rota-evict")  # looking at a holder's processes takes as long as there are many
+        self._turns = Turns("rota-evict", after)  # looking at a holder's processes takes as long as there are many
         self._report: Callable[[Report], None] = lambda report: None
         self._open = False
 
@@ -85,6 +85,7 @@ class LeaseBackend:
         self._report = report
         for path in (self._dir, f"{self._dir}/ended"):
             os.makedirs(path, mode=0o700, exist_ok=True)
+        self._turns.open()
         self._open = True
 
     def launch(self, *orders: LaunchOrder) -> None:
@@ -275,21 +276,20 @@ class LeaseBackend:
         """Note all that is to stop with the holder before any of it is signalled; return all that is to be."""
         known = frozenset(lease.brood)
         new = [target for target in family[1:] if target not in known]
-        room = max(0, MAX_BROOD - len(lease.brood))
-        if len(new) > room and not lease.crowded:
+        if len(lease.brood) + len(new) > MAX_BROOD and not lease.crowded:
             lease.crowded = True
-            text = "%s: process %d started more than %d others; those beyond are ended, and not waited for"
-            log.warning(text, name, lease.holder.pid, MAX_BROOD)
-        if new[:room]:
-            lease.brood += tuple(new[:room])
+            text = "%s: process %d started more than %d others; %d of those that live are on record at a time"
+            log.warning(text, name, lease.holder.pid, MAX_BROOD, MAX_BROOD)
+        if new:
+            lease.brood += tuple(new)
             self._write(name, lease)
             try:
-                self._watch_brood(name, lease, new[:room])
+                self._watch_brood(name, lease, new)
             except OSError as error:  # no descriptor
                 lease.unwatched = True
                 self._count_later(name, lease)
                 log.warning("%s: processes of its holder are looked at now and then: %s", name, error)
-        return (*family[:1], *lease.brood, *new[room:])
+        return (*family[:1], *lease.brood)
 
     # -- in other threads; what takes long, without the lock
 
@@ -358,6 +358,8 @@ class LeaseBackend:
                     end = self._end(name, lease)
                 else:
                     self._count_later(name, lease)
+                    if lease.crowded and gone:  # there is room on record for others
+                        self._write(name, lease)
             if end is None and left and left <= lease.spared:
                 evict.signal_all(left, evict.SIGKILL, lease.holder.uid)
         if end is not None:
@@ -429,7 +431,7 @@ class LeaseBackend:
             "uid": holder.uid,
             "tick": lease.tick,
             "cause": lease.cause.value,
-            "brood": lease.brood,
+            "brood": lease.brood[:MAX_BROOD],
         }
         records.publish(self._root, self._dir, name, records.dump(content))
 

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 log = logging.getLogger(__name__)
 
 THREADS = 2
+RETRY_S = 1.0
 CLOSE_S = 5.0
 Act = Callable[[], None]
+After = Callable[[float, Act], Act]  # (delay_s, act) -> call it off
 
 
 @dataclass(slots=True)
@@ -40,14 +42,21 @@ class _Line:
 
 
 class Turns:
-    """Threads are started with the first piece. The caller bounds how many keys there are."""
+    """The caller bounds how many keys there are. Where the machine starts no thread, what is put waits until it does:
+    `after` calls later."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, after: After) -> None:
+        self._name, self._after = name, after
         self._lines: OrderedDict[int, _Line] = OrderedDict()  # the account whose turn was last is last
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
-        self._closing = False
+        self._closing = self._short = False  # short: of threads; the next try is due
+
+    def open(self) -> None:
+        """Start the threads, before anything is promised. Also called by itself while none could be started."""
+        with self._changed:
+            self._short = False
+            self._start()
 
     def put(self, account: int, key: Hashable, act: Act, *, urgent: bool = False) -> None:
         with self._changed:
@@ -55,10 +64,8 @@ class Turns:
                 return
             line = self._lines.setdefault(account, _Line())
             (line.urgent if urgent else line.usual).setdefault(key, act)
-            if len(self._threads) < THREADS:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            if not self._short:
+                self._start()
             self._changed.notify()
 
     def close(self) -> None:
@@ -70,6 +77,20 @@ class Turns:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(CLOSE_S)
+
+    def _start(self) -> None:
+        """Start what is missing of the threads. With the lock held."""
+        while len(self._threads) < THREADS and not self._closing:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not self._short:
+                    log.warning("a thread could not be started (%s), trying again: %s", self._name, error)
+                self._short = True
+                self._after(RETRY_S, self.open)
+                return
+            self._threads.append(thread)
 
     def _run(self) -> None:
         while (taken := self._take()) is not None:
