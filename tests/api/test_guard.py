@@ -513,6 +513,7 @@ class TestHeads:
         assert call(guard, "/healthz", query="a&" * 5_000).status == 414
         assert call(guard, "/" + "a" * 5_000).status == 414
         assert call(guard, headers={f"x-{n}": "" for n in range(200)}).status == 431
+        assert call(guard, headers={**SESAME, "content-type": "a;" * 5_000}).status == 431
         assert call(guard, "/runs", headers=SESAME, query="tag=" + "a" * 4_000).status == 200
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -32,6 +33,21 @@ if sys.argv[1] == "by-a-thread":
     threading.Thread(target=seize).start()
 else:
     seize()
+"""
+
+TRACE_BY_ANOTHER_ID = """
+import ctypes, os, sys, time
+os.setgroups([])
+os.setgid(int(sys.argv[3]))
+os.setuid(int(sys.argv[2]))
+libc = ctypes.CDLL(None)
+if libc.ptrace(0x4206, int(sys.argv[1]), None, ctypes.c_void_p(0x40)) or libc.unshare(0x10000000):
+    sys.exit("refused")
+print("traced", flush=True)
+sys.stdin.readline()
+os.setuid(1)
+print("another", flush=True)
+time.sleep(1000)
 """
 
 Trace = Callable[..., subprocess.Popen[str]]
@@ -117,6 +133,38 @@ def test_what_a_dead_supervisor_left_behind_is_freed_too(
     assert rig.end_of(reports, order).cause is Cause.LOST
     assert procs.start_time(pid) is None
     assert tracer.wait(60) == -signal.SIGKILL
+
+
+@as_root
+def test_a_tracer_that_took_another_id_in_a_namespace_of_its_own_is_the_accounts(
+    rig: LocalRig, backend: LocalBackend, reports: Reports
+) -> None:
+    """An account with subordinate ids, as rootless containers use them, can have processes of these ids."""
+    order, pid = program(rig, backend, reports, account="nobody", workdir="/")
+    nobody = pwd.getpwnam("nobody")
+    tracer = subprocess.Popen(
+        [sys.executable, "-I", "-c", TRACE_BY_ANOTHER_ID, str(pid), str(nobody.pw_uid), str(nobody.pw_gid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    )
+    try:
+        assert tracer.stdin is not None and tracer.stdout is not None
+        if tracer.stdout.readline() != "traced\n":
+            pytest.skip("this machine lets no account trace its processes, or make a user namespace")
+        with open(f"/proc/{tracer.pid}/uid_map", "w") as file:  # as newuidmap does
+            file.write(f"0 {nobody.pw_uid} 1\n1 900000 1\n")
+        tracer.stdin.write("go\n")
+        tracer.stdin.flush()
+        assert tracer.stdout.readline() == "another\n"
+        assert procs.uid_of(tracer.pid) == 900_000
+        backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
+        assert rig.end_of(reports, order).cause is Cause.CANCELLED
+        assert tracer.wait(60) == -signal.SIGKILL
+    finally:
+        tracer.kill()
+        tracer.communicate()
 
 
 @as_root

@@ -427,6 +427,15 @@ def test_a_dropped_connection_and_a_busy_server_are_tried_again(box: Lab) -> Non
     assert "hung up without an answer; still waiting" in said
 
 
+def test_a_server_that_takes_nothing_now_is_asked_more_and_more_seldom_and_it_is_said_once(box: Lab) -> None:
+    full = ok({"error": "the disk is below the floor"}, "507 Insufficient Storage")
+    began = time.monotonic()
+    code, out, said = scripted(box, *[full] * 5, ok({"job_id": "abc", "gpus": "1,3"}))
+    assert (code, out) == (0, "1,3\n")
+    assert said.count("still waiting") == 1 and "the server is back" not in said
+    assert time.monotonic() - began > 0.1 + 0.2 + 0.4 + 0.8 + 1.6
+
+
 @pytest.mark.parametrize(
     "answer",
     [b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ok([1, 2]), ok({"gpus": 5, "job_id": "x"}), ok({}).replace(b"{}", b"{{")],

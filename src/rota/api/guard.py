@@ -75,7 +75,8 @@ HEADERS = [
 ]
 NO_STORE = (b"cache-control", b"no-store")
 # A head is parsed on the event loop, before anybody is known.
-LONGEST_PATH, LONGEST_QUERY, LONGEST_COOKIES, MOST_HEADERS = 4096, 8192, 16384, 200
+LONGEST_PATH, LONGEST_QUERY, LONGEST_COOKIES = 4096, 8192, 16384
+MOST_HEADERS, LONGEST_VALUE = 200, 8192
 SESSION = re.compile(r"[A-Za-z0-9_=.-]{1,500}")
 
 
@@ -169,8 +170,8 @@ class Guard:
             return Turned(
                 414, f"the address is too long: a path has {LONGEST_PATH} bytes at most, a query {LONGEST_QUERY}"
             )
-        if len(scope["headers"]) > MOST_HEADERS:
-            return Turned(431, f"a request has {MOST_HEADERS} headers at most")
+        if len(scope["headers"]) > MOST_HEADERS or headers.too_long:
+            return Turned(431, f"a request has {MOST_HEADERS} headers of {LONGEST_VALUE} bytes at most")
         if _misspelt(scope.get("query_string", b"")):
             return Turned(422, "to try something out write dry_run=true; nothing was done")
         if headers.length > MAX_BODY:
@@ -358,7 +359,7 @@ def _own_names(host: str, url: str) -> set[str]:
 class _Headers:
     """The few headers the guard reads."""
 
-    __slots__ = ("cookie", "cookies", "fetch_mode", "fetch_site", "host", "length", "origin", "token")
+    __slots__ = ("cookie", "cookies", "fetch_mode", "fetch_site", "host", "length", "origin", "token", "too_long")
 
     def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
         self.host = ""
@@ -367,6 +368,7 @@ class _Headers:
         self.token: str | None = None
         self.cookie: str | None = None
         self.cookies = 0  # bytes
+        self.too_long = any(len(value) > LONGEST_VALUE and name != b"cookie" for name, value in raw)
         self.length = 0
         for name, value in raw:
             match name:

@@ -82,10 +82,13 @@ def acquire(
             else:
                 joined = True
                 try:
-                    if lost:
-                        screen.back()
-                    lost = False
-                    status, value = _wait(exchange, door, screen, deadline)
+                    while not exchange.ready(_slice(deadline)):
+                        if lost:  # it has taken the request, and does not refuse it at once
+                            screen.back()
+                        lost = False
+                        _out_of_time(deadline)
+                        screen.waiting(door)
+                    status, value = exchange.answer()
                     if status < 500 and status != 429:
                         return _grant(status, value)
                     trouble = f"the server answered {status}{_said(value)}"
@@ -114,13 +117,6 @@ def _shown(argv: Sequence[str]) -> list[str]:
         words.append(word[:room])
         room -= len(word) + 1
     return words
-
-
-def _wait(exchange: Exchange, door: Door, screen: Screen, deadline: float | None) -> tuple[int, Any]:
-    while not exchange.ready(_slice(deadline)):
-        _out_of_time(deadline)
-        screen.waiting(door)
-    return exchange.answer()
 
 
 def _slice(deadline: float | None) -> float:
