@@ -331,8 +331,8 @@ os.read(0, 1)
     job = int(rig.says(holder))
     rig.until(lambda: procs.uid_of(holder.pid) == 65534, "it has its own account only")
     if setuid:
-        facts = list(os.stat(sys.executable))
-        facts[0] |= 0o4000
+        real = os.stat(sys.executable)
+        facts = [real.st_mode | 0o4000, *real[1:]]
         monkeypatch.setattr(os, "stat", lambda path, **more: os.stat_result(facts))
     found = {pid for pid, _ in evict.family(holder)}
     monkeypatch.undo()
