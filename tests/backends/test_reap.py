@@ -15,6 +15,7 @@ import pytest
 
 from rota.adapters.backends import heard, procs
 from rota.adapters.backends.shim import Shim
+from tests.backends.helpers import wait_for
 
 TASK, ORPHAN, DEEP = 1 << 30, 1 << 29, 300
 ORDER = {"log_cap_bytes": 1 << 20, "grace_s": 0.0, "time_limit_s": 0.05, "warn_signal": 0, "warn_s": 0.0}
@@ -26,6 +27,22 @@ for _ in range(int(sys.argv[1])):
 os.write(1, b"x")
 signal.pause()
 """
+# at the end of the chain a process that takes in orphans, and below it a parent with many children
+BROOD = """
+import ctypes, os, signal, sys
+for _ in range(int(sys.argv[1])):
+    if os.fork():
+        signal.pause()
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+if os.fork():
+    signal.pause()
+for _ in range(int(sys.argv[2])):
+    if os.fork() == 0:
+        signal.pause()
+os.write(1, b"%d " % os.getpid())
+signal.pause()
+"""
+KIDS = 60
 
 
 @pytest.fixture
@@ -77,3 +94,69 @@ def test_what_a_deep_chain_of_processes_costs_grows_with_its_length_only(monkeyp
         for pid in [*procs.descendants(chain.pid), chain.pid]:
             os.kill(pid, signal.SIGKILL)
         chain.communicate()
+
+
+def test_a_parent_that_ends_during_a_look_makes_it_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its children have another parent by the time they are looked at, deep below the supervisor: still its own."""
+    looks: list[object] = []
+    stat_text, children = procs._stat_text, procs.children
+    brood = subprocess.Popen([sys.executable, "-I", "-S", "-c", BROOD, str(DEEP), str(KIDS)], stdout=subprocess.PIPE)
+    try:
+        assert brood.stdout is not None
+        parent = int(b"".join(iter(lambda: brood.stdout.read(1), b" ")))  # type: ignore[union-attr]
+        kids = set(procs.children(parent))
+        assert len(kids) == KIDS
+
+        def look(pid: int | str) -> bytes | None:
+            looks.append(pid)
+            return stat_text(pid)
+
+        def list_and_end(pid: int) -> list[int]:
+            listed = children(pid)
+            if pid == parent:
+                os.kill(parent, signal.SIGKILL)
+                wait_for(lambda: all(procs.parent(kid) != parent for kid in kids), "others to be their parent")
+                looks.clear()
+            return listed
+
+        monkeypatch.setattr(procs, "_stat_text", look)
+        monkeypatch.setattr(procs, "children", list_and_end)
+        assert kids <= {each.pid for each in heard.look(signal.SIGCONT, os.getpid())}
+        assert len(looks) < 10 * KIDS
+    finally:
+        monkeypatch.undo()
+        for pid in [*procs.descendants(brood.pid), brood.pid]:
+            os.kill(pid, signal.SIGKILL)
+        brood.communicate()
+
+
+def test_at_the_end_of_its_grace_it_is_killed_without_a_look_before(
+    shim: Shim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes as long as the run has processes; what to say of it is known from the last one."""
+    at_work = subprocess.Popen(["sleep", "1000"])
+    try:
+        shim.tasks = {at_work.pid: 0}
+        shim._end("time_limit", signal.SIGCONT, 0.001)
+        order: list[str] = []
+
+        def look(signum: int, top: int) -> list[heard.Process]:
+            order.append("look")
+            return []
+
+        def kill(shim: Shim) -> float:
+            order.append("kill")
+            return float("inf")
+
+        def is_killed() -> bool:
+            shim._check_deadlines(procs.boottime())
+            return bool(shim.unheeded)
+
+        monkeypatch.setattr(heard, "look", look)
+        monkeypatch.setattr(Shim, "_kill_all", kill)
+        wait_for(is_killed, "its grace to be over")
+        assert order[0] == "kill", order
+        assert "ignored SIGCONT" in shim.unheeded
+    finally:
+        at_work.kill()
+        at_work.wait()

@@ -39,7 +39,7 @@ class Attempt:
     def __init__(self, machine: Machine, log: int, **order: Any) -> None:
         self.machine = machine
         given = {"log_cap_bytes": 1 << 20, "grace_s": 60.0, "time_limit_s": None, "warn_signal": 0, "warn_s": 0.0}
-        house: Any = SimpleNamespace(group="", boot_id="boot")
+        house: Any = SimpleNamespace(group="", boot_id="boot", least_free=0)
         self.shim = Shim(house, "0123456789ab-1", {**given, **order}, log)
         self.shim.tasks = {1 << 30: 0}
         self.shim._begun(machine.since_boot)
@@ -65,7 +65,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def ask(signum: int, leaders: object, **more: object) -> Any:
         acts.append(f"asked by {heard.name(signum)}")
-        return SimpleNamespace(heard=True, waiting=False)
+        return SimpleNamespace(heard=True, waiting=False, unheeded=lambda waited_s: f"killed after {waited_s} s")
 
     def message(signum: int) -> bool:
         acts.append(f"warned by {heard.name(signum)}")

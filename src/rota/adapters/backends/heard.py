@@ -44,7 +44,7 @@ class Process:
 
     def __init__(self, pid: int, origin: procs.Origin, above: Process | None, signum: int) -> None:
         self.pid, self.origin, self.above = pid, origin, above
-        mask = 0 if origin.dead else procs.caught(pid)
+        mask = 0 if origin.dead or signum == signal.SIGKILL else procs.caught(pid)
         self.catches = bool(mask >> (signum - 1) & 1)
         self.gone = self.kin = False  # its program's first process is gone; one of its program above it has a handler
         if origin.forked and (above is None or not origin.may_be_fork_of(above.origin)):
@@ -75,19 +75,27 @@ def look(signum: int, top: int, *, stranger: bool = True) -> list[Process]:
         head.gone = head.spared = False  # whatever it is a fork of: it is the program here
     todo: list[tuple[int, Process | None]] = [(top, head)]
     own = os.getpid()
+    began: dict[int, int] = {}  # when each of those found did
     while todo:
         pid, above = todo.pop()
         for child in procs.children(pid):
             origin = procs.origin(child)
-            if origin is not None and (origin.parent in (pid, own) or not stranger or _is_ours(child)):
+            # What has lost its parent since it was listed has one above that: the supervisor, or one found before.
+            if origin is not None and (origin.parent in (pid, own) or not stranger or _lives(origin.parent, began)):
                 each = Process(child, origin, above, signum)
                 found.append(each)
+                began[child] = origin.start
                 if not origin.dead:
                     todo.append((child, each))
     for each in reversed(found):
         if each.above is not None and (each.listens or each.over):
             each.above.over = True
     return found
+
+
+def _lives(pid: int, began: dict[int, int]) -> bool:
+    """Whether a process that was found is still there, and its number not a stranger's."""
+    return pid in began and procs.start_time(pid) == began[pid]
 
 
 def message(signum: int) -> bool:
@@ -115,7 +123,7 @@ class Asking:
         self._told: set[tuple[int, int]] = set()
         self._since: dict[tuple[int, int], float] = {}  # untold, and nothing keeps it from being told
         self.waiting = False
-        seen = look(signum, os.getpid())
+        seen = self._look()
         self.heard = any(each.listens for each in seen)
         if signum not in POLITE:
             self._send_message(seen, leaders)
@@ -130,13 +138,26 @@ class Asking:
         """Signal each launcher that has outlived its programs, and what it has started since: a script must not go on
         with its next line."""
         now = procs.time_awake()
-        seen = look(self._signum, os.getpid())
+        seen = self._look()
         saving = self._saves and any(each.listens and each.key in self._told for each in seen)
         free = [] if saving else [each for each in seen if not each.spared and not _waits(each)]
         since = self._since
         self._since = {each.key: since.get(each.key, now) for each in free if each.key not in self._told}
         self._tell([each for each in free if now - self._since.get(each.key, now) >= LEAVE_S])
         self.waiting = saving or bool(self._since) or any(_waits(each) for each in seen)
+
+    def unheeded(self, waited_s: float) -> str:
+        """Say of those that are still there when their grace is over how they took it, by the last look: another one
+        would put the kill off."""
+        if self._caught:
+            what = f"it had not ended {waited_s:.3g} s after {name(self._signum)}, when its grace was over,"
+            return f"{what} and was killed"
+        return f"it ignored {name(self._signum)} and was killed after its grace of {waited_s:.3g} s"
+
+    def _look(self) -> list[Process]:
+        seen = look(self._signum, os.getpid())
+        self._caught = any(each.catches and not each.spared for each in seen)
+        return seen
 
     def _tell(self, addressees: Iterable[Process]) -> None:
         for each in addressees:
@@ -173,13 +194,6 @@ def _addressees(seen: list[Process], signum: int) -> list[Process]:
     return chosen
 
 
-def unheeded(signum: int, waited_s: float) -> str:
-    """Of those who are still there when their grace is over."""
-    if any(each.catches and not each.spared for each in look(signum, os.getpid())):
-        return f"it had not ended {waited_s:.3g} s after {name(signum)}, when its grace was over, and was killed"
-    return f"it ignored {name(signum)} and was killed after its grace of {waited_s:.3g} s"
-
-
 def unsaved(signum: int) -> str:
     """Of those who were to save, and did not know how."""
     return f"nothing of it had a handler for {name(signum)}, so it ended without saving"
@@ -190,15 +204,3 @@ def name(signum: int) -> str:
         return signal.Signals(signum).name
     except ValueError:
         return f"signal {signum}"
-
-
-def _is_ours(pid: int) -> bool:
-    own = os.getpid()
-    for _ in range(10_000):
-        above = procs.parent(pid)
-        if above is None or above <= 1:
-            return False
-        if above == own:
-            return True
-        pid = above
-    return False

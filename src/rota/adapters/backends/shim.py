@@ -394,9 +394,9 @@ class Shim:
 
     def _unheeded(self) -> str:
         signum, since, grace_s = self.ending
-        if not self.cause or signum == signal.SIGKILL or grace_s <= 0:
+        if self.asking is None or not self.cause or signum == signal.SIGKILL or grace_s <= 0:
             return ""  # it was never asked
-        return heard.unheeded(signum, min(grace_s, procs.time_awake() - since))
+        return self.asking.unheeded(min(grace_s, procs.time_awake() - since))
 
     def _read_stop(self) -> None:
         stop = records.read(f"{self.directory}/stop")
