@@ -143,9 +143,11 @@ async def acall(  # noqa: PLR0917
     kind: str = "http",
     query: str = "",
     pause: Callable[[int], Awaitable[object]] | None = None,
+    whole: int | None = None,
 ) -> Answer:
     """A header of "-" is not sent. Of a websocket: status 101, or the code it was closed with. `pause` is awaited
-    before a part of the body comes, with the number of parts that have come."""
+    before a part of the body comes, with the number of parts that have come. `whole`: so many bytes of body came along
+    with the head, as the connection tells."""
     given = {"host": "127.0.0.1:10000", **(headers or {})}
     raw = [(name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in given.items() if value != "-"]
     scope: dict[str, Any] = {"type": kind, "path": path, "raw_path": path.encode(), "headers": raw}
@@ -153,6 +155,8 @@ async def acall(  # noqa: PLR0917
     scope |= {"client": (client, 1), "scheme": "http", "server": (HERE, 10000), "root_path": "", "http_version": "1.1"}
     if kind == "http":
         scope["method"] = method
+    if whole is not None:
+        scope["rota.whole"] = whole
     parts = list(body) or [b""]
     got: list[dict[str, Any]] = []
 

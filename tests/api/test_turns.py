@@ -51,6 +51,27 @@ def test_another_party_does_not_wait_for_all_calls_of_one(shared: House) -> None
     story(told)
 
 
+def test_refusals_take_turns_too(shared: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not known is refused in turn with the others of that address."""
+    modest, order = token(shared, "ann"), list[str]()
+
+    async def told() -> None:
+        guard = Guard(Noting(), shared)
+
+        async def ask(name: str, **more: Any) -> int:
+            status = (await acall(guard, WHOAMI, **more)).status
+            order.append(name)
+            return status
+
+        many = [asyncio.create_task(ask("stranger", client="10.0.0.7")) for _ in range(20 * AT_A_TIME)]
+        other = asyncio.create_task(ask("ann", headers=modest))
+        assert set(await asyncio.gather(*many)) == {401}
+        assert await other == 200
+        assert order.index("ann") <= 2 * AT_A_TIME
+
+    story(told)
+
+
 def test_over_real_connections_too(shared: House) -> None:
     greedy, modest = (issue(shared.service, shared.gate, name)[0] for name in ("mallory", "ann"))
 
@@ -123,6 +144,8 @@ class TestChanges:
             for _ in range(10):
                 await settle()
             assert app.inside == ["mallory"] * read_slots.CHANGES_AT_A_TIME
+            for query in ("dry_run=false", "dry_run=true&dry_run=0", "x=dry_run=true"):
+                many.append(asyncio.create_task(acall(guard, "/runs", "POST", greedy, [b"{}"], query=query)))
             free = [("/acquire", ""), ("/runs", "dry_run=true"), ("/sweeps", "")]
             others = [asyncio.create_task(acall(guard, path, "POST", greedy, [b"{}"], query=q)) for path, q in free]
             others.append(asyncio.create_task(acall(guard, "/runs", "POST", modest, [b"{}"])))
@@ -132,6 +155,27 @@ class TestChanges:
             app.go_on.set()
             assert {one.status for one in await asyncio.gather(*many, *others)} == {200}
             assert house.changes._lines == {}
+
+        story(told)
+
+    def test_a_change_that_may_have_been_made_is_not_sent_to_the_next_server(self, shared: House) -> None:
+        """The server stops while it waits. What waits for its turn has not begun, and may be asked again."""
+        house = replace(shared, changes=ReadSlots("changes", 1))
+        ann = token(house, "ann")
+
+        async def told() -> None:
+            guard = Guard(Reading(), house)
+
+            async def change() -> int:
+                return (await acall(guard, "/runs", "POST", ann, [b""], whole=0)).status
+
+            begun, waiting = asyncio.create_task(change()), asyncio.create_task(change())
+            await settle()
+            waiting.cancel()
+            assert await waiting == 503
+            begun.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await begun
 
         story(told)
 

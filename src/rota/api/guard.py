@@ -52,6 +52,7 @@ VIEWERS_MAY = ("/prompt-skills/",)  # what is no read, and yet for everybody who
 # Routes on which only an admin may do anything, and those on which an agent may not.
 OFFICE = re.compile(r"/(tokens|orchestrator|nodes|gpu/initialize)(/.*)?")
 PEOPLES = re.compile(r"/cluster|/(queue|runs)/[^/]*/priority")
+DRY_RUN = re.compile(rb"(?:^|&)dry_run=(?:true|1|on|t|yes|y)(?:&|$)", re.IGNORECASE)
 SWEEPS = "/sweeps"  # sweeps wait for each other, in a line of their own
 ACQUIRE = "/acquire"  # waits for GPUs, for as long as it takes, and has a few numbers in its body
 LEASE_PATHS = frozenset({"/status", "/jobs", "/acquire", "/release"})
@@ -99,6 +100,7 @@ class Guard:
             scope["headers"] = headers.without_strange_cookies(scope["headers"])
         refusal = self._examine(scope, headers)
         if refusal is not None:
+            await self._house.turns.turn(_peer(scope, _source(scope)))
             await self._refuse(scope, receive, send, refusal)
             return
         if "rota.wait_s" in scope:
@@ -135,7 +137,9 @@ class Guard:
 
         try:
             async with slots.slot(scope["rota.party"]):
-                if scope["method"] in SAFE and has_gone(scope):
+                if scope["method"] not in SAFE:
+                    begun = True  # whether a change is made is not known from now on
+                elif has_gone(scope):
                     return
                 await self._app(scope, receive, noting)
         except asyncio.CancelledError:  # the server stops, and does not wait for it any longer
@@ -155,12 +159,12 @@ class Guard:
             if is_stream(path):
                 return None
             return self._house.file_reads if reads_files(path) else self._house.reads
-        if method in SAFE or path == ACQUIRE or path.startswith(SWEEPS) or b"dry_run" in scope["query_string"]:
+        if method in SAFE or path == ACQUIRE or path.startswith(SWEEPS) or _is_dry(scope["query_string"]):
             return None
         return self._house.changes
 
     def _examine(self, scope: Scope, headers: _Headers) -> Turned | None:
-        source = (scope.get("client") or ("",))[0]
+        source = _source(scope)
         peer = PEER.fullmatch(source) if "=" in source else None
         if peer is None:  # on the unix socket there is no browser, and no name to rebind
             turned = self._browser(headers, scope.get("method", "GET"))
@@ -323,8 +327,17 @@ def _misspelt(query: bytes) -> bool:
     return any(map(is_dry_run, names))
 
 
+def _is_dry(query: bytes) -> bool:
+    """Return whether nothing but a dry run can be meant: of several words for it the last one counts."""
+    return b"dry_run" in query and query.count(b"dry_run") == 1 and DRY_RUN.search(query) is not None
+
+
 def _is_unknown(scope: Scope) -> bool:
     return scope["rota.by"] in UNKNOWN
+
+
+def _source(scope: Scope) -> str:
+    return (scope.get("client") or ("",))[0]
 
 
 def _peer(scope: Scope, source: str) -> str:
