@@ -32,7 +32,7 @@ from rota.app.commands import (
 from rota.app.errors import Forbidden, Invalid
 from rota.core.policy import Policy
 from rota.core.run import RunState
-from tests.app.house import ROOT, House
+from tests.app.house import ROOT, House, until
 
 # act: who may do it to their own, who may do it to what is another's
 TABLE: dict[Act, tuple[set[str], set[str]]] = {
@@ -108,10 +108,16 @@ def attempts(house: House, act: Act, owner: str) -> list[Callable[[], Command]]:
         Act.SET_POLICY: [lambda: SetPolicy(Policy(max_queue=1234))],
         Act.PAUSE: [Pause, Resume],
         Act.DRAIN: [lambda: Drain("node1"), lambda: Undrain("node1")],
-        Act.RESHAPE: [lambda: Reshape(3, 2), lambda: Reshape(2, 4)],
+        Act.RESHAPE: [lambda: at_rest(house, Reshape(3, 2)), lambda: at_rest(house, Reshape(2, 4))],
         Act.MANAGE_TOKENS: [lambda: PutRecord(Draft("token", "t", "{}"), owner=owner)],
     }
     return ways[act]
+
+
+def at_rest(house: House, command: Command) -> Command:
+    """What other acts have started may still run; this one waits for nobody."""
+    until(lambda: house.rota.ask(lambda state, now: not state.active), "no run is active")
+    return command
 
 
 def acts_of(house: House, who: Principal) -> int:

@@ -9,7 +9,17 @@ from dataclasses import replace
 import pytest
 
 from rota.app.budget import MAX_MANY_BYTES, MIB, Budget, Quotas
-from rota.app.commands import Cancel, Draft, Edit, PutRecord, Reprioritise, Submit, SubmitMany
+from rota.app.commands import (
+    Cancel,
+    CancelReservation,
+    Draft,
+    Edit,
+    PutRecord,
+    Reprioritise,
+    Reserve,
+    Submit,
+    SubmitMany,
+)
 from rota.app.errors import Full, Invalid
 from rota.core import events as e
 from rota.core.run import RunState
@@ -128,6 +138,20 @@ def test_what_is_added_to_the_ledger_in_a_day_is_bounded(build) -> None:
         house.do(PutRecord(Draft("alert", "a", "{}")), ANN)
     house.do(Reprioritise(left, 3), ROOT)
     house.do(Cancel(left), ROOT)
+
+
+def test_reservations_count_with_the_names_in_them(build) -> None:
+    house = build()
+    house.settings = replace(house.settings, person_ledger_mb=1)
+    house.open()
+    names = tuple(f"{number:0100}" for number in range(100))
+    with pytest.raises(Full, match="to the ledger within a day"):
+        for _ in range(200):
+            one = house.do(Reserve(1, start=house.rota.now() + 2 * 86400, length_s=60.0, users=names), ANN)
+            house.do(CancelReservation(one.id), ANN)
+    assert 40 <= len(house.events(e.ReservationMade)) <= 60
+    with pytest.raises(Invalid, match="users: a name has 100 characters at most"):
+        house.do(Reserve(1, length_s=60.0, users=("x" * 101,)), BOB)
 
 
 def test_ends_are_taken_in_with_the_ledgers_budget_spent(build) -> None:

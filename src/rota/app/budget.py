@@ -117,6 +117,10 @@ def _written_bytes(events: Iterable[e.Event]) -> int:
             size += own_bytes(event.spec)
         elif isinstance(event, e.RecordPut):
             size += len(event.body)
+        elif isinstance(event, e.ReservationMade):
+            one = event.reservation
+            # its row is written again when it ends
+            size += 2 * sum(map(len, (one.name, one.why, one.user, *one.users)))
     return size
 
 

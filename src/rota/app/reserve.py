@@ -29,7 +29,7 @@ MOST_PAST = 10_000  # that are remembered; they are counted for every new one
 MOST_AHEAD_S = 90 * DAY_S
 SHORTEST_S, LONGEST_S = 60.0, 30 * DAY_S
 JUST_NOW_S = 60.0  # so long ago is now: the caller's clock is another one
-MOST_USERS = 100
+MOST_USERS, LONGEST_USER = 100, 100
 
 
 def reserve(desk: Desk, who: Principal, command: Reserve) -> Reservation:
@@ -97,6 +97,8 @@ def _check_texts(user: str, command: Reserve) -> None:
     if len(command.users) > MOST_USERS:
         raise Invalid(f"users: {len(command.users)} are too many, use at most {MOST_USERS}", "users")
     for name in command.users:
+        if len(name) > LONGEST_USER:
+            raise Invalid(f"users: a name has {LONGEST_USER} characters at most", "users")
         must_be_text(users=name)
         must_be_visible(users=name)
         if not name.strip():
