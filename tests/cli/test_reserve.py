@@ -80,6 +80,14 @@ def test_a_run_names_what_is_kept(office: Lab) -> None:
         assert (done.returncode, told in done.stderr) == (2, True), done.stderr
 
 
+def test_anothers_of_the_same_name_is_not_meant(office: Lab) -> None:
+    mine = office.out("reserve", "-G", "1", "--from", "+2h", "--for", "1h", "-J", "demo", "-q").strip()
+    theirs = {"gpus": 1, "from": time.time() + 7200, "for_seconds": 3600, "name": "demo", "user": "ben"}
+    assert office.server.post("/reservations", theirs).ok()["user"] == "ben"
+    run_id = office.submit("--held", "--reservation", "demo", "-G", "1", "--", "true")
+    assert office.show(run_id)["reservation"] == mine
+
+
 def test_what_is_reserved_now_is_not_shown_as_free(office: Lab) -> None:
     kept = office.out("reserve", "-G", "2", "--for", "1h", "-J", "demo", "--user", "ben", "-q").strip()
     office.out("reserve", "-G", "2", "--from", "+2h", "--for", "1h", "-q")
