@@ -4,8 +4,9 @@ is to blame only for a bound of its own."""
 from __future__ import annotations
 
 import os
+import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,52 @@ def test_a_run_alone_that_takes_all_memory_meets_a_bound_of_its_own(tmp_path: Pa
         end = here.run(take(800))
         assert (end.signal, end.oom, end.machine_oom) == (signal.SIGKILL, True, False)
         assert here.run(take(440)).ok, "nearly all of it is there for one"
+
+
+# a file in memory that outlives its process, as a killed data loader leaves one
+LEAVE = "import sys; open(sys.argv[1], 'wb').write(bytes(int(sys.argv[2]) << 20))"
+
+
+@pytest.fixture
+def left() -> Iterator[str]:
+    path = f"/dev/shm/rota-test-{os.urandom(6).hex()}"
+    yield path
+    Path(path).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("changes", [{}, {"memory_gb": 0.5}], ids=["no amount", "an amount"])
+def test_nobody_runs_in_a_group_with_what_another_run_left_in_memory(
+    tmp_path: Path, needs: Callable[..., None], left: str, changes: dict[str, object]
+) -> None:
+    """It would count against the bound of the next run there, which then would be to blame."""
+    needs("memory")
+    leave = f'cat /proc/self/cgroup; exec python3 -c "{LEAVE}" {left} 32'
+
+    def groups(order: LaunchOrder) -> set[str]:
+        return {line for line in here.log(order).splitlines() if f"/{here.backend.group_name}/" in line}
+
+    with host(tmp_path) as here:
+        order = here.launch(("sh", "-c", leave), **changes)
+        assert here.rig.end_of(here.reports, order).ok, here.log(order)
+        spoilt = groups(order)
+        assert spoilt
+        for _ in range(6):
+            order = here.launch(("cat", "/proc/self/cgroup"), **changes)
+            assert here.rig.end_of(here.reports, order).ok
+            assert not groups(order) & spoilt
+
+
+def test_a_shortage_of_all_jobs_names_what_ended_runs_left_in_memory(
+    tmp_path: Path, needs: Callable[..., None], left: str
+) -> None:
+    needs("memory")
+    with host(tmp_path, memory_bytes=512 << 20) as here:
+        assert here.run(("python3", "-c", LEAVE, left, "200")).ok
+        end = here.run(take(440))
+        assert (end.oom, end.machine_oom) == (False, True)
+        assert re.search(r"\b(19\d|20\d) MiB of .* shared memory .* ended runs", end.message), end.message
+        Path(left).unlink()
+        assert here.run(take(440)).ok, "it is free again"
 
 
 @pytest.mark.parametrize(

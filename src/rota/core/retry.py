@@ -61,6 +61,7 @@ def describe(exit: Exit, memory_gb: float) -> str:
         return "out of memory: it used all that jobs may take on this machine, and the kernel killed it; use less"
     if exit.machine_oom:
         what = "all jobs together, or the machine, ran out of memory, and the kernel killed a process of it"
+        what += f" ({exit.message})" if exit.message else ""
         if memory_gb:
             return f"{what}, though it used less than it asked for"
         return f"{what}; runs that ask for memory (memory_gb, --mem) are killed after those that do not"

@@ -122,3 +122,5 @@ def test_an_end_in_words():
     assert "all that jobs may take" in alone and "memory_gb" not in alone, "there is no more to ask for"
     assert "less than it asked for" in describe(Exit(Cause.EXITED, signal=9, machine_oom=True), 4.0)
     assert "memory_gb" in describe(Exit(Cause.EXITED, signal=9, machine_oom=True), 0.0), "says what protects it"
+    named = Exit(Cause.EXITED, signal=9, message="200 MiB were left by ended runs", machine_oom=True)
+    assert "(200 MiB were left by ended runs)" in describe(named, 0.0)

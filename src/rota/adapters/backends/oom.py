@@ -23,6 +23,7 @@ ABOVE_SERVER, HIGHEST = 200, 1000
 BOUNDED_SCORE, UNBOUNDED_SCORE, SERVER_SCORE = 200, 500, -500
 SCORE = "/proc/self/oom_score_adj"
 OWN, MACHINE = "own", "machine"  # whose bound it was
+LEFT_OVER = 4 << 20  # bytes of shared memory that a group may still have when the next attempt begins in it
 
 
 def prefer(score: int) -> None:
@@ -60,6 +61,24 @@ class OomWatch:
         """Return at whose bound the OOM killer took a process since this was last asked; "" = it took none. Asked once
         per attempt, before the groups of its tasks are removed."""
         return self._end_unified() if self._unified else self._end_v1()
+
+    def left_over(self) -> int:
+        """Return how much shared memory is charged to this group. When no process of an attempt lives any more, that is
+        what it left behind: SysV segments, and files in /dev/shm and other file systems in memory."""
+        used = _number(f"{self._group}/{'memory.current' if self._unified else 'memory.usage_in_bytes'}")
+        return self._shared(self._group) if used > LEFT_OVER else 0  # the long file is read when it may matter
+
+    def left_by_all(self) -> int:
+        """Return how much of what all attempts may take together is shared memory that belongs to none that lives."""
+        base = os.path.dirname(self._group)
+        try:
+            living = [entry.path for entry in os.scandir(base) if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            return 0
+        return max(0, self._shared(base) - sum(map(self._shared, living)))
+
+    def _shared(self, group: str) -> int:
+        return _pairs(f"{group}/memory.stat").get("shmem" if self._unified else "total_shmem", 0)
 
     def _end_unified(self) -> str:
         """The file counts the whole subtree: `oom` the shortages at bounds in it, `oom_kill` the processes killed."""
@@ -139,7 +158,7 @@ def _read(path: str) -> str:
     except OSError:
         return ""
     try:
-        return os.read(fd, 4096).decode("ascii")
+        return os.read(fd, 1 << 14).decode("ascii")
     except OSError:
         return ""
     finally:

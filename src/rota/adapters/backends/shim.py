@@ -27,7 +27,7 @@ from rota.adapters.backends import confine, heard, procs, records, task, tracers
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.logfile import LogFile
-from rota.adapters.backends.oom import MACHINE, OWN
+from rota.adapters.backends.oom import LEFT_OVER, MACHINE, OWN
 from rota.adapters.backends.pipepump import PipePump
 
 TYPE_CHECKING = False
@@ -101,6 +101,7 @@ class Shim:
         self.pump: PtyPump | None = None
         self.pipe: PipePump | None = None
         self.oom = ""  # at whose bound the OOM killer took a process of it
+        self.left_over = self.left_by_all = 0  # bytes of shared memory that it, and ended runs before it, left behind
         self.tracers_at: float | None = None  # by time_awake: when to look at what traces those that outlive SIGKILL
         self.tracers: set[str] = set()  # what was said of them
 
@@ -124,6 +125,8 @@ class Shim:
         self._extinguish()
         if groups.oom is not None:
             self.oom = groups.oom.end()
+            self.left_over = groups.oom.left_over()
+            self.left_by_all = groups.oom.left_by_all() if self.oom == MACHINE else 0
         self._remove_groups()
         self._record()
         self._nudge()
@@ -523,6 +526,8 @@ class Shim:
             self.started_tick = None
         if self.started_tick is None and self.cause:
             code, signum, message = None, None, ""  # stopped before the command was let go
+        if cause == "exited" and self.left_by_all > LEFT_OVER:
+            message = f"{self.left_by_all >> 20} MiB of what all jobs may take is shared memory that ended runs left"
         return {
             "cause": cause,
             "code": code,

@@ -2,8 +2,8 @@
 
 Forking Python for every attempt would cost several times what the command itself does. A worker has forked once;
 between orders it even has the next claim's directory, lock and log ready. It is reused only after a clean end, when
-it has no child left and every descriptor is closed; after any surprise it dies instead, and the attempt it carried is
-found deserted.
+it has no child left, every descriptor is closed and nothing to speak of is charged to its memory group; after any
+surprise it dies instead, and the attempt it carried is found deserted.
 """
 
 # ruff: noqa: SIM105 - contextlib would be one more import in every shim
@@ -17,6 +17,7 @@ import sys
 
 from rota.adapters.backends import confine, procs, records, task
 from rota.adapters.backends.limits import WorkerGroups
+from rota.adapters.backends.oom import LEFT_OVER
 from rota.adapters.backends.shim import HEARD, House, Shim
 
 TYPE_CHECKING = False
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
-DONE, NOT_MINE = "done", "not-mine"  # what a worker says of an order
+DONE, RETIRES, NOT_MINE = "done", "retires", "not-mine"  # what a worker says of an order
 MAX_ATTEMPTS = 500  # then it retires: whatever leaks is bounded
 
 
@@ -57,13 +58,17 @@ def serve(house: House, name: str, orders: int, answers: int) -> int:
         if order is None:
             break
         if records.claim(".", ready.claim, order["id"]):
-            Shim(house, order["id"], order, ready.log).run()
+            shim = Shim(house, order["id"], order, ready.log)
+            shim.run()
             ready.close()
             ready = None
-            answer = DONE
+            # The next attempt here may be another person's, and would have what is left counted against its bound.
+            answer = RETIRES if shim.left_over > LEFT_OVER else DONE
         else:
             answer = NOT_MINE
         os.write(answers, f"{os.getpid()} {answer}\n".encode())
+        if answer == RETIRES:
+            break
     if ready is not None:
         records.discard(ready.claim.path)
     _leave(house)

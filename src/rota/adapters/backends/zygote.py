@@ -177,9 +177,10 @@ class Zygote:
             each = self._workers.get(int(pid))
             if each is None:
                 continue  # reaped, and told, already
-            self._tell(each.attempt, urgent=answer != worker.DONE)
+            self._tell(each.attempt, urgent=answer == worker.NOT_MINE)
             each.attempt = ""
-            self._idle.append(int(pid))
+            if answer != worker.RETIRES:
+                self._idle.append(int(pid))
 
     def _reap(self) -> None:
         self._unreaped = False
