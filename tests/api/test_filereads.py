@@ -151,3 +151,22 @@ def test_work_is_followed_by_a_rest_of_its_own_key() -> None:
         assert len(threads._rests) <= 2, "a rest that is over is forgotten"
 
     asyncio.run(read())
+
+
+def test_who_gives_up_during_a_rest_does_not_end_it() -> None:
+    async def read() -> None:
+        threads = FileReads("rota-files", of_one=1, limit_s=None, rest=20.0)
+
+        def work() -> float:
+            begun = time.thread_time()
+            while time.thread_time() - begun < 0.02:
+                pass
+            return time.monotonic()
+
+        first = await threads.read("busy", work)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(threads.read("busy", time.monotonic), 0.01)
+        assert await threads.read("busy", time.monotonic) - first > 0.3
+
+    asyncio.run(read())

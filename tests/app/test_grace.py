@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from rota.adapters.backends.local import LocalBackend
+from rota.adapters.clock import SystemClock
 from rota.app import loop as loop_module
 from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, Rerun, Reserve, Submit
@@ -334,6 +335,29 @@ def test_a_limit_holds_though_the_job_stops_its_supervisor(
     house.loop.call(lambda desk: house.loop.reconcile_by(0.0)).result(60)
     ended = house.wait(run_id)
     assert ended.state is RunState.FAILED and "time limit" in ended.why
+
+
+class Suspended(SystemClock):
+    """Of a machine that slept; its supervisors are not told here, as if each were about to warn its run."""
+
+    asleep_s = 0.0
+
+    def tick(self) -> float:
+        return super().tick() + self.asleep_s
+
+
+def test_after_a_night_in_which_the_machine_slept_supervisors_are_left_to_warn_their_runs(build: Build) -> None:
+    """The limit has passed meanwhile; the warning and the grace are given now, and none of it is cut short."""
+    clock = Suspended()
+    house = build(1, 1)
+    house.clock = lambda: clock
+    house.open()
+    run_id = house.running(time_limit_s=3600.0, grace_s=30.0, checkpoint_signal=USR2, preemptible=True)
+    clock.asleep_s += DAY / 3
+    for _ in range(3):
+        house.loop.call(lambda desk: now_and_then(house.loop, desk)).result(60)
+    assert house.events(e.StopRequested, run_id) == []
+    house.do(Cancel(run_id, grace_s=0.0), ANN)
 
 
 def test_one_whose_supervisor_had_to_be_killed_at_its_limit_is_not_tried_again(house: House) -> None:

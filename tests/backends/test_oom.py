@@ -163,6 +163,41 @@ def test_in_v2_the_group_says_at_whose_bound_it_was(tmp_path: Path, events: str,
     assert watch.end() == "", "each is counted once"
 
 
+class Told:
+    """What the kernel tells a v1 group; `then` happens after the next look."""
+
+    told = True
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.number, self.then = 0, then
+
+    def count(self) -> int:
+        number, self.number = self.number, 0
+        self.then()
+        return number
+
+
+def test_in_v1_a_shortage_of_all_at_the_begin_of_a_run_is_not_blamed_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The groups are looked at one after the other, and it may come in between."""
+    looks = []
+
+    def strike() -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            of_all.number += 1
+            of_worker.number += 1
+
+    of_all, of_worker = Told(strike), Told(strike)
+    watch = oom.OomWatch(str(tmp_path), unified=True)
+    for name, value in {"_unified": False, "_all": of_all, "_worker": of_worker}.items():
+        monkeypatch.setattr(watch, name, value)
+    watch.begin([])
+    (tmp_path / "memory.oom_control").write_text("oom_kill 1\n")
+    assert watch.end() == oom.MACHINE
+
+
 def _end(here: Host, order: LaunchOrder) -> Exit | None:
     seen = here.backend.observe(order.attempt_id)
     return seen if isinstance(seen, Exit) else None

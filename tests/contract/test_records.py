@@ -240,6 +240,16 @@ def test_a_damaged_name_is_not_replaced(active: tuple[str, House], tmp_path: Pat
 class TestADirectoryThatHadAStore:
     """It gets no other one in silence: without its tokens the server would be open to everybody."""
 
+    def test_the_url_may_name_the_file_that_it_has_anyway(self, tmp_path: Path, opener: Opener) -> None:
+        url = f"sqlite:///{tmp_path / 'rota.db'}"
+        bind_house(opener(url), tmp_path)
+        bind_house(opener(url), tmp_path)
+        other = tmp_path / "other"
+        other.mkdir()
+        opener(f"sqlite:///{other / 'rota.db'}")
+        with pytest.raises(StoreUnusable, match="are in"):
+            bind_house(opener(f"sqlite:///{tmp_path / 'third.db'}"), other)
+
     def test_not_an_empty_database_instead_of_its_own(self, postgres: Postgres, tmp_path: Path, opener: Opener) -> None:
         (tmp_path / "one").mkdir()
         bind_house(opener(postgres.new_database()), tmp_path / "one")

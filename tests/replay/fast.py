@@ -40,7 +40,7 @@ class FastClock:
     def of(self, real_tick: float) -> float:
         return (real_tick - self._born) * self.speed
 
-    now = tick
+    now = awake = tick
 
     def boot_id(self) -> str:
         return "fast"

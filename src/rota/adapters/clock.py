@@ -22,6 +22,9 @@ class SystemClock:
     def tick(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
+    def awake(self) -> float:
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+
     def boot_id(self) -> str:
         return self._boot_id
 
@@ -42,6 +45,9 @@ class ManualClock:
         return self._now
 
     def tick(self) -> float:
+        return self._tick
+
+    def awake(self) -> float:
         return self._tick
 
     def boot_id(self) -> str:

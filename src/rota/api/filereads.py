@@ -76,8 +76,8 @@ class FileReads:
         try:
             await lane.slots.acquire()
             try:
-                if key in self._rests:
-                    await asyncio.sleep(self._rests.pop(key) - time.monotonic())
+                while (left_s := self._rests.get(key, 0.0) - time.monotonic()) > 0:
+                    await asyncio.sleep(left_s)
                 await self._idle.acquire()
                 try:
                     self._submit(call)
@@ -106,6 +106,7 @@ class FileReads:
     def _begin_rest(self, key: str, took_s: float) -> None:
         now = time.monotonic()
         if self._rest * took_s:
+            self._rests.pop(key, None)  # so that the oldest is first
             self._rests[key] = now + self._rest * took_s
         while self._rests and next(iter(self._rests.values())) < now:
             del self._rests[next(iter(self._rests))]

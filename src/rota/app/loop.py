@@ -105,6 +105,7 @@ class Loop:
         self._begun = (0.0, 0.0)  # the house's time and the tick at the start
         self.rounds = 0  # of the periodic reconcile
         self.unseen: set[str] = set()  # runs that could not be looked at, and of which that was said
+        self.past_limit: dict[str, float] = {}  # attempts seen past their limit, and since when by the awake clock
         self.passes = 0  # how often it was decided
         self.last_pass_at: float | None = None
         self._next_reconcile = 0.0

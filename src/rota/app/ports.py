@@ -146,13 +146,17 @@ class Probe(Protocol):
 
 
 class Clock(Protocol):
-    """Two clocks: `now` is what people read, `tick` measures durations and survives wall-clock jumps."""
+    """Three clocks: `now` is what people read, `tick` measures durations and survives wall-clock jumps, and `awake`
+    measures the time that a program had to do something in."""
 
     def now(self) -> float:
         """Epoch seconds. Never goes back while the process lives."""
 
     def tick(self) -> float:
         """CLOCK_BOOTTIME seconds: the same in every process of this boot."""
+
+    def awake(self) -> float:
+        """CLOCK_MONOTONIC seconds: without the time in which the machine was suspended."""
 
     def boot_id(self) -> str: ...
 

@@ -93,8 +93,14 @@ def _stop_overruns(loop: Loop, desk: Desk) -> None:
     """End at their limits those whose supervisors would give them more than the policy does, and be there when the next
     one reaches its own. Cut the grace of those that were stopped with more. Ask those to end that have outlived limit
     and grace, as when their supervisors were stopped."""
+    awake, before, loop.past_limit = loop.clock.awake(), loop.past_limit, {}
     for run in _active(loop):
-        if overrun.has_outlived_limit(run, desk.now, desk.tick):
+        past_s = 0.0
+        if overrun.is_past_limit(run, desk.now, desk.tick):
+            assert run.attempt is not None
+            since = loop.past_limit[run.attempt.id] = before.get(run.attempt.id, awake)
+            past_s = awake - since
+        if overrun.has_outlived_limit(run, past_s):
             with _despite(loop, run):
                 if _is_live(loop, run):
                     desk.write(overrun.request(desk.state.policy, run, desk.now))

@@ -29,11 +29,17 @@ def limit_in_s(policy: Policy, run: Run, now: float, tick: float) -> float | Non
     return _left_s(run, now, tick)
 
 
-def has_outlived_limit(run: Run, now: float, tick: float) -> bool:
-    """Return whether an attempt that nobody asked to end has outlived its limit and its grace."""
-    late_s = LATE_WARNING_S if warning(run.spec) is not None else 0.0
+def is_past_limit(run: Run, now: float, tick: float) -> bool:
+    """Return whether an attempt that nobody asked to end has reached its limit."""
     left_s = _left_s(run, now, tick)
-    return left_s is not None and left_s + given_s(run) + late_s + DEAD_WITHIN_S < 0
+    return left_s is not None and left_s <= 0
+
+
+def has_outlived_limit(run: Run, past_s: float) -> bool:
+    """Return whether an attempt that has been past its limit for so long has outlived its grace. The time does not
+    include that in which the machine was suspended: a supervisor gives the warning and the grace after that."""
+    late_s = LATE_WARNING_S if warning(run.spec) is not None else 0.0
+    return past_s > given_s(run) + late_s + DEAD_WITHIN_S
 
 
 def _left_s(run: Run, now: float, tick: float) -> float | None:

@@ -53,7 +53,8 @@ class OomWatch:
     def begin(self, groups: list[str]) -> None:
         """Watch the groups of an attempt's tasks, before they run."""
         if not self._unified:
-            for shortages in (self._worker, self._all):
+            # The highest first, unlike at the end: what is told meanwhile then counts for the upper one alone.
+            for shortages in (self._all, self._worker):
                 shortages.count()  # and forget
             self._tasks = [(group, _Shortages(group)) for group in groups if group.startswith(f"{self._group}/")]
 

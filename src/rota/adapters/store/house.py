@@ -79,7 +79,7 @@ def bind_house(store: SqlStore, data_dir: Path) -> None:
         if bound.get("id") == mine and bound.get("place") == here:
             return
         if not bound and _is_empty(connection):
-            _must_not_have_another(data_dir, known)
+            _must_not_have_another(data_dir, known, opened=_file_of(connection))
         active = _active(connection)
         if bound and bound.get("id") != mine and active:
             raise StoreUnusable(
@@ -92,8 +92,9 @@ def bind_house(store: SqlStore, data_dir: Path) -> None:
         _write(data_dir, FILE, f"{mine}\n")
 
 
-def _must_not_have_another(data_dir: Path, known: str) -> None:
-    """An empty database is for a directory that has none yet."""
+def _must_not_have_another(data_dir: Path, known: str, *, opened: str) -> None:
+    """An empty database is for a directory that has none yet. `opened`: its file; the URL may name that which the
+    directory would have without one."""
     if known:
         raise StoreUnusable(
             f"this database is empty, and {data_dir} has had one before; a new one would know no run and no token, and "
@@ -101,7 +102,7 @@ def _must_not_have_another(data_dir: Path, known: str) -> None:
             f"{data_dir / FILE} to begin anew"
         )
     file = data_dir / SQLITE_FILE
-    if file.exists() and file.stat().st_size:
+    if file.exists() and file.stat().st_size and not (opened and file.samefile(opened)):
         raise StoreUnusable(
             f"this database is empty, and the runs and tokens of {data_dir} are in {file}; a new one would know none "
             "of them, and be open to everybody. Leave --database-url (ROTA_DATABASE_URL) out, or move that file away"
@@ -111,6 +112,13 @@ def _must_not_have_another(data_dir: Path, known: str) -> None:
             f"this database is empty, and {data_dir} has been used before ({', '.join(traces)}); name the database it "
             "had, or move the directory away to begin anew"
         )
+
+
+def _file_of(connection: Connection) -> str:
+    """The file of an SQLite database; "" = it is another kind, or in memory."""
+    if connection.dialect.name != "sqlite":
+        return ""
+    return next(str(row[2]) for row in connection.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
 
 
 def _is_empty(connection: Connection) -> bool:
