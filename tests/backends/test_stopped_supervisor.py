@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from rota.adapters.backends import records
 from rota.adapters.backends.local import LocalBackend
@@ -13,6 +18,7 @@ from rota.core.run import Cause
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig, command_lines, wait_for
 
+MNT_DETACH = 2
 # From its first moment, before its supervisor could record a pid.
 STOP_IT = "kill -STOP $PPID; echo stopped; sleep 1000; :"
 
@@ -57,3 +63,44 @@ def test_one_that_is_stopped_again_and_again_is_killed_when_its_end_is_overdue(
         os.waitpid(stopper, 0)
         os.close(shim)
     assert command_lines(mark) == []
+
+
+@pytest.fixture
+def silent_directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a file system that answers nothing, as one whose server is gone."""
+    place = tmp_path / "silent"
+    place.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        pytest.skip(f"no FUSE here: {error}")
+    try:
+        options = f"fd={device},rootmode=40755,user_id=0,group_id=0,allow_other".encode()
+        if libc.mount(b"silent", bytes(place), b"fuse", 0, options) != 0:
+            pytest.skip(f"this account may not mount: {os.strerror(ctypes.get_errno())}")
+        try:
+            yield place
+        finally:
+            libc.umount2(bytes(place), MNT_DETACH)
+    finally:
+        os.close(device)
+
+
+def test_one_that_waits_for_a_file_system_before_its_command_is_killed_when_its_end_is_overdue(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, silent_directory: Path
+) -> None:
+    """Nothing of the run exists yet, and its supervisor hears nothing: its GPUs must not be lost until a restart."""
+    order = rig.order("succeed", workdir=str(silent_directory))
+    backend.launch(order)
+    wait_for(rig.path(order.attempt_id, "lock").exists, "a supervisor to claim it")
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0))
+
+    def over() -> bool:
+        backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0, overdue=True))
+        return reports.exit(order.attempt_id) is not None
+
+    wait_for(over, "its end")
+    after = rig.order("succeed")
+    backend.launch(after)
+    assert rig.end_of(reports, after).ok, "others start"

@@ -32,7 +32,7 @@ from rota.core.run import Cause, Exit
 log = logging.getLogger(__name__)
 
 MAX_TRIES = 3  # orders for one attempt whose shims die before they claim it
-MAX_CONTINUED = 2  # times that a stopped supervisor is continued when its attempt's end is overdue
+MAX_CONTINUED = 2  # times that a supervisor which hears nothing is told so when its attempt's end is overdue
 LOOK_S = 0.05  # of each kind of waiting in `observe`: the one writer stands still meanwhile
 LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
@@ -51,7 +51,7 @@ class _Attempt:
     pidfd: int = -1  # of a shim that is not our zygote's
     burying: bool = False
     unseen: bool = False  # the last look failed
-    continued: int = 0  # how often its supervisor was found stopped when its end was overdue
+    continued: int = 0  # how often its supervisor was found to hear nothing when its end was overdue
     vain: int = 0  # looks that found it held, and by whom they could not tell
 
 
@@ -154,7 +154,8 @@ class LocalBackend:
             sight = claims.look(self._root, name)
             # A job of the server's own account can stop its supervisor, even before that has recorded its pid.
             if isinstance(sight, claims.Held) and (shim := sight.shim or claims.claimant(directory)) is not None:
-                self._tell(name, shim, overdue=order.overdue)
+                deaf = order.overdue and (procs.is_stopped(shim[0]) or _is_barren(sight, shim[0]))
+                self._tell(name, shim, deaf=deaf)
         self._adopt(name)
 
     def observe(self, attempt_id: str) -> Observation:
@@ -221,15 +222,17 @@ class LocalBackend:
         if self._launcher.behind and self._watcher is not None:
             self._watcher.wake()
 
-    def _tell(self, name: str, shim: tuple[int, int], *, overdue: bool) -> None:
+    def _tell(self, name: str, shim: tuple[int, int], *, deaf: bool) -> None:
         """Have a supervisor look for its stop, also one that was stopped itself. Where that was in vain, kill it: what
         it leaves behind is found by its cgroup and its mark, as of any that was killed."""
-        if overdue and procs.is_stopped(shim[0]):
+        if deaf:
             with self._lock:
                 attempt = self._known.setdefault(name, _Attempt())
                 attempt.continued += 1
             if attempt.continued > MAX_CONTINUED:
-                log.warning("%s: its supervisor is stopped again and again: killing it", name)
+                log.warning(
+                    "%s: killing its supervisor, which is stopped again and again or waits for a file system", name
+                )
                 procs.send_to(*shim, signal.SIGKILL)
                 return
         procs.send_to(*shim, signal.SIGUSR1)
@@ -415,3 +418,9 @@ def _checked(attempt_id: str) -> str:
     if not is_attempt_id(attempt_id):
         raise ValueError(f"not an attempt id: {attempt_id!r}")
     return attempt_id
+
+
+def _is_barren(sight: claims.Held, shim: int) -> bool:
+    """Whether a supervisor has started nothing. When the end of its attempt is overdue, that is because it waits for a
+    file system that does not answer, such as that of the working directory: by NFS such a wait ends with SIGKILL."""
+    return sight.shim is None and not procs.children(shim)
