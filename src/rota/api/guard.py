@@ -76,7 +76,7 @@ HEADERS = [
 ]
 NO_STORE = (b"cache-control", b"no-store")
 # A head is parsed on the event loop, before anybody is known.
-LONGEST_PATH, LONGEST_QUERY, LONGEST_COOKIES = 4096, 8192, 16384
+LONGEST_PATH, LONGEST_QUERY, LONGEST_COOKIES = 8192, 8192, 16384
 MOST_HEADERS, LONGEST_VALUE = 200, 8192
 SESSION = re.compile(r"[A-Za-z0-9_=.-]{1,500}")
 
