@@ -92,7 +92,7 @@ def _own(run: Run, now: float) -> list[Reason]:
     if run.not_before > now:
         text = f"retry {run.retries} of {run.spec.max_retries} backs off"
         if run.past and run.past[-1].exit.shortage:
-            text = f"{run.past[-1].exit.message}; it is tried again, which uses up no retry"
+            text = f"{run.past[-1].exit.message}; that uses up no retry, and it backs off"
         reasons.append(Reason("backoff", text, until=run.not_before))
     return reasons
 

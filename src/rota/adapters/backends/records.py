@@ -59,7 +59,8 @@ def shortage(error: BaseException) -> str:
         return f"could not be started: {error}"
     if not isinstance(error, OSError) or error.errno not in SHORT:
         return ""
-    return f"could not be started: {SHORT_OF.get(error.errno, 'the server has no room on its disk')} ({error})"
+    # of a disk the error says which; of a process it may name a program that has nothing to do with it
+    return f"could not be started: {SHORT_OF.get(error.errno) or f'the server has no room on its disk ({error})'}"
 
 
 class Prepared:
