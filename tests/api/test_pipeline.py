@@ -170,3 +170,25 @@ def test_what_is_worked_on_learns_that_its_client_has_gone_whatever_came_behind_
                 await asyncio.sleep(0.005)
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+@pytest.mark.parametrize("behind", [b"\r\n", GET, LONG_GET])
+def test_also_one_that_comes_later_and_when_the_client_only_closes(behind: bytes) -> None:
+    """A place in a queue must not be kept for a client that has gone."""
+
+    async def story() -> None:
+        slow = Slow(streams=True)
+        async with serving(slow) as (address, connections):
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(GET)
+            while not slow.begun:
+                await asyncio.sleep(0.005)
+            writer.write(behind)
+            await writer.drain()
+            while not next(iter(connections))._kept:
+                await asyncio.sleep(0.005)
+            writer.close()
+            while not slow.left:
+                await asyncio.sleep(0.005)
+
+    asyncio.run(asyncio.wait_for(story(), 60))

@@ -54,7 +54,8 @@ class BoundedPipeline(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._kept or self._is_busy():
             self._kept += data
-            self._hold()
+            if len(self._kept) > PIECE:  # little is kept while reading goes on: else nobody learns that the client goes
+                self._hold()
         elif len(data) <= PIECE:
             self.parse(data)
         else:
@@ -99,7 +100,7 @@ class BoundedPipeline(HttpToolsProtocol):
             if self.transport.is_closing() or self.transport.get_protocol() is not self:
                 at = len(data)  # nobody reads the rest: a WebSocket begins with the next read
         self._kept = data[at:]
-        if self._kept:
+        if len(self._kept) > PIECE:
             self._hold()
             return
         self.flow.held = False
