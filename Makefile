@@ -29,7 +29,7 @@ up: install ## install, then start Rota on this machine
 
 test: install-dev ## run the tests, all but the soak
 	@tools/system-packages test
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 3 $(ARGS)
 
 check: install-dev ## lint, formatting and types
 	$(BIN)/ruff check .
