@@ -239,18 +239,20 @@ class House:
         until(lambda: not os.listdir(live), f"live/ is empty: {os.listdir(live)}")
 
     def leftovers(self) -> list[str]:
-        """Processes that carry the marker of any attempt of this house."""
+        """Processes that carry the marker of any attempt of this house. Runs are named by the time, so that of another
+        test's house may have the same name; its checkpoints are elsewhere."""
         directory = self.data / "attempts"
         marks = {f"ROTA_ATTEMPT_ID={name}".encode() for name in os.listdir(directory)} if directory.exists() else set()
-        return list(_marked(marks)) if marks else []
+        return list(_marked(marks, os.fsencode(self.data))) if marks else []
 
 
-def _marked(marks: set[bytes]) -> Iterator[str]:
+def _marked(marks: set[bytes], data: bytes) -> Iterator[str]:
     for pid in os.listdir("/proc"):
         if pid.isdigit():
             with contextlib.suppress(OSError):
-                held = set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")) & marks
-                if held:
+                env = set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+                saved = next((each for each in env if each.startswith(b"ROTA_CHECKPOINT_DIR=")), data)
+                if env & marks and data in saved:
                     yield f"{pid}: {Path(f'/proc/{pid}/cmdline').read_bytes()!r}"
 
 
