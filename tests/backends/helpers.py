@@ -57,8 +57,19 @@ def command_lines(text: str) -> list[int]:
     return [pid for pid in procs.all_pids() if wanted in _command_line(pid) and pid != os.getpid()]
 
 
+def descendants(pid: int) -> list[int]:
+    """Return every process below `pid`, parents before children."""
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        below = procs.children(todo.pop())
+        found += below
+        todo += below
+    return found
+
+
 def zombies_below(pid: int) -> list[int]:
-    return [each for each in procs.descendants(pid) if _state(each) == "Z"]
+    return [each for each in descendants(pid) if _state(each) == "Z"]
 
 
 def _command_line(pid: int) -> bytes:

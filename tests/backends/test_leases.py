@@ -26,7 +26,7 @@ from rota.app.later import Later
 from rota.app.ports import Absent, Ended, LaunchOrder, Live, Started, StopOrder
 from rota.core.run import Cause, Exit, Holder
 from tests.backends.contract import BackendContract, Kind, Reports, Rig
-from tests.backends.helpers import wait_for
+from tests.backends.helpers import descendants, wait_for
 
 FOREVER = "while :; do sleep 1000; done"
 LIVES: dict[Kind, str] = {
@@ -74,7 +74,7 @@ class LeaseRig(Rig):
     def close(self) -> None:
         for process in self.people:
             if process.returncode is None:  # else it is reaped, and its number may be a stranger's
-                for pid in [*procs.descendants(process.pid), process.pid]:
+                for pid in [*descendants(process.pid), process.pid]:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 process.wait()
@@ -300,7 +300,7 @@ os.read(0, 1)
 """
     holder = replace(rig.person(sys.executable, "-c", code, stdin=subprocess.PIPE), uid=65534)
     assert [rig.says(holder) for _ in range(4)] == [b"ready\n"] * 4
-    assert {pid for pid, _ in evict.family(holder)} == {holder.pid, *procs.descendants(holder.pid)}
+    assert {pid for pid, _ in evict.family(holder)} == {holder.pid, *descendants(holder.pid)}
     process = rig.people[-1]
     assert process.stdin is not None
     process.stdin.close()
@@ -352,7 +352,7 @@ subprocess.run([sys.executable, "-c", shim])
 """
     holder = rig.person(sys.executable, "-c", code, stdin=subprocess.PIPE)
     job = int(rig.says(holder))
-    assert job in procs.descendants(holder.pid)
+    assert job in descendants(holder.pid)
     assert [pid for pid, _ in evict.family(holder)] == [holder.pid]
     process = rig.people[-1]
     os.kill(job, signal.SIGKILL)

@@ -15,7 +15,7 @@ import pytest
 
 from rota.adapters.backends import heard, procs
 from rota.adapters.backends.shim import Shim
-from tests.backends.helpers import wait_for
+from tests.backends.helpers import descendants, wait_for
 
 TASK, ORPHAN, DEEP = 1 << 30, 1 << 29, 300
 ORDER = {"log_cap_bytes": 1 << 20, "grace_s": 0.0, "time_limit_s": 0.05, "warn_signal": 0, "warn_s": 0.0}
@@ -91,7 +91,7 @@ def test_what_a_deep_chain_of_processes_costs_grows_with_its_length_only(monkeyp
         assert len(looks) < 10 * DEEP
     finally:
         monkeypatch.undo()
-        for pid in [*procs.descendants(chain.pid), chain.pid]:
+        for pid in [*descendants(chain.pid), chain.pid]:
             os.kill(pid, signal.SIGKILL)
         chain.communicate()
 
@@ -125,7 +125,7 @@ def test_a_parent_that_ends_during_a_look_makes_it_no_longer(monkeypatch: pytest
         assert len(looks) < 10 * KIDS
     finally:
         monkeypatch.undo()
-        for pid in [*procs.descendants(brood.pid), brood.pid]:
+        for pid in [*descendants(brood.pid), brood.pid]:
             os.kill(pid, signal.SIGKILL)
         brood.communicate()
 

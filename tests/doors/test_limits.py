@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rota.adapters.backends import procs
 from tests.app.house import until
+from tests.backends.helpers import descendants
 from tests.doors.server import PROGRAM, Server
 
 TAKE = "taken = bytearray(400 << 20); print(len(taken), flush=True)"
@@ -115,4 +115,4 @@ def _end(server: Server, run_id: str) -> dict[str, Any]:
 def _processes(server: Server) -> int:
     """Processes below the server: its launcher is a subreaper, so none gets away from under it."""
     assert server.process is not None
-    return len(procs.descendants(server.process.pid))
+    return len(descendants(server.process.pid))

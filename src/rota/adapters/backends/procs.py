@@ -95,18 +95,6 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def descendants(pid: int) -> list[int]:
-    """Every process below `pid`, parents before children. A racing fork may be missed: callers repeat until none is
-    left."""
-    found: list[int] = []
-    todo = [pid]
-    while todo:
-        below = children(todo.pop())
-        found += below
-        todo += below
-    return found
-
-
 def all_pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
