@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.adapters.backends import records
+from rota.adapters.backends import procs, records
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import LaunchOrder, StopOrder
 from rota.core.run import Cause
@@ -62,6 +62,18 @@ def test_one_that_is_stopped_again_and_again_is_killed_when_its_end_is_overdue(
         os.kill(stopper, signal.SIGKILL)
         os.waitpid(stopper, 0)
         os.close(shim)
+    assert command_lines(mark) == []
+
+
+def test_one_that_is_not_continued_is_killed_without_another_stop(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, mark = launch(rig, backend, STOP_IT)
+    send_to = procs.send_to
+    monkeypatch.setattr(procs, "send_to", lambda pid, start, number: number == 9 and send_to(pid, start, number))
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0, overdue=True))
+    assert "state T" in backend.stalled_by(order.attempt_id)
+    assert rig.end_of(reports, order).cause is Cause.LOST
     assert command_lines(mark) == []
 
 

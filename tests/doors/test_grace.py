@@ -124,6 +124,23 @@ def test_a_reservation_names_who_is_past_its_limit_and_so_do_explain_and_eta(mak
     assert server.get("/reservations").ok()[0]["overdue"] == []
 
 
+def test_explain_names_a_stopped_supervisor_and_that_its_run_is_overdue(make_server: MakeServer) -> None:
+    """A job of the server's own account stops its supervisor, and would hold its GPU without a word."""
+    server = make_server(nodes=1, gpus=1)
+    body = {"name": "stopper", "command": "kill -STOP $PPID; exec sleep 1000", "gpu_count": 1, "auto_start": True}
+    run_id = server.post("/runs", {**body, "time_limit_seconds": 1, "grace_seconds": 300}).ok()["id"]
+
+    def reasons() -> dict[str, str]:
+        return {each["code"]: each["text"] for each in server.get(f"/runs/{run_id}/explain").ok()["reasons"]}
+
+    until(lambda: {"stalled", "overdue"} <= reasons().keys(), "it is told")
+    assert "is stopped (state T)" in reasons()["stalled"]
+    assert "is past its time limit" in reasons()["overdue"]
+    server.post(f"/runs/{run_id}/stop?now=true").ok()
+    server.in_state(run_id, "canceled")
+    assert reasons() == {}
+
+
 def test_what_is_hidden_stays_hidden_also_when_it_is_overdue(make_server: MakeServer) -> None:
     server = make_server(nodes=1, gpus=1, env={"ROTA_PRIVACY": "private"})
     known = people(server, boss="admin", **{ANN: "user", BEN: "user"})

@@ -114,6 +114,9 @@ class Backend(Protocol):
     def observe(self, attempt_id: str) -> Observation:
         """The truth from files and locks. An attempt found dead without a record has been swept before this returns."""
 
+    def stalled_by(self, attempt_id: str) -> str:
+        """Return what keeps an attempt from starting or ending, in words, where that can be seen; "" = nothing."""
+
     def strays(self) -> Collection[str]:
         """Attempts this backend still carries or has not been told to forget."""
 

@@ -214,8 +214,10 @@ class Service:
         return self._loop.store.totals(since, until)
 
     def explain(self, run_id: str) -> Explanation:
-        self.run(run_id)
-        found = self._outlook.explain(run_id)
+        run, found = self.run(run_id), self._outlook.explain(run_id)
+        if run.attempt is not None:
+            stalled = "" if run.attempt.reported else self._loop.backend.stalled_by(run.attempt.id)
+            return replace(found, reasons=(*found.reasons, Reason("stalled", stalled))) if stalled else found
         if not self._loop.shortage or not found.reasons:
             return found
         others = (reason for reason in found.reasons if reason.code != "paused" or self._loop.window.paused)

@@ -10,6 +10,7 @@ from itertools import chain
 
 from rota.core.changes import fewer, gentle
 from rota.core.decide import decide
+from rota.core.overdue import overdue
 from rota.core.plan import Plan
 from rota.core.quota import Over, over
 from rota.core.rank import before, position
@@ -49,7 +50,8 @@ def explain(state: State, now: float, run_id: str) -> Explanation:
     run = state.runs[run_id]
     snap = snapshot(state, now)
     if run.state not in (RunState.HELD, RunState.QUEUED):
-        return Explanation(run_id, ())
+        late = overdue(state.policy, run, now)
+        return Explanation(run_id, () if late is None else (Reason("overdue", late.text, until=late.until),))
     plan = decide(snap)
     while plan.starts:  # what is about to start stands in the way from now on
         if _starts(plan, run_id):

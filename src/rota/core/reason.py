@@ -12,7 +12,7 @@ SHOWN = 10  # blocking runs named per reason
 @dataclass(frozen=True, slots=True)
 class Reason:
     code: str  # held dependency backoff window paused max_concurrent user_runs user_gpus group impossible nodes
-    # resources overdue reserved stopping protected reservation filler order
+    # resources overdue reserved stopping protected reservation filler order disk; of an active run: overdue stalled
     text: str
     runs: tuple[str, ...] = ()  # who stands in the way
     until: float | None = None

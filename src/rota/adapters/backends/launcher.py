@@ -12,10 +12,10 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rota.adapters.backends import zygote
+from rota.adapters.backends import procs, zygote
 from rota.app.ports import LaunchOrder
 
 MAX_LOG_BYTES = 1 << 20
@@ -63,6 +63,22 @@ class Launcher:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
+
+    def processes(self) -> list[int]:
+        """Return the zygote and its workers, those with an attempt among them; none when it has ended."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return []
+        return [process.pid, *procs.children(process.pid)]
+
+    def send(self, signum: int, pids: Iterable[int]) -> None:
+        """Signal those of `processes` that are there still. The zygote's number is its own until it is waited for."""
+        for pid in pids:
+            process = self._process
+            if process is not None and pid == process.pid:
+                process.send_signal(signum)
+            elif process is not None:
+                procs.send(pid, signum, lambda pid=pid, above=process.pid: procs.parent(pid) == above)  # type: ignore[misc]
 
     def start(self) -> int:
         """A new zygote; returns the descriptor to watch. Orders queued for the last one are gone: whoever sent them

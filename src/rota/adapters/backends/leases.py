@@ -172,6 +172,11 @@ class LeaseBackend:
     def strays(self) -> Collection[str]:
         return [name for name in os.listdir(self._dir) if is_attempt_id(name)]
 
+    def stalled_by(self, attempt_id: str) -> str:
+        """A lease has no supervisor."""
+        _checked(attempt_id)
+        return ""
+
     def sweep(self, attempt_id: str, account: str | None) -> None:
         """Without its record nobody knows whose it was, and no process of a lease is ours."""
         _checked(attempt_id)

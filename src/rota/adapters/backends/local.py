@@ -32,7 +32,10 @@ from rota.core.run import Cause, Exit
 log = logging.getLogger(__name__)
 
 MAX_TRIES = 3  # orders for one attempt whose shims die before they claim it
-MAX_CONTINUED = 2  # times that a supervisor which hears nothing is told so when its attempt's end is overdue
+MAX_CONTINUED = 2  # times that a stopped process is continued before it is killed
+CLAIMED_WITHIN_S = 5.0  # an order; where it takes longer, it is looked whether the launcher was stopped
+CONTINUED_WITHIN_S = 1.0  # between two looks whether a stopped process that was continued is stopped again
+LAUNCHES_LOOKED_AT = 100  # in one look: the watcher has other things to do
 LOOK_S = 0.05  # of each kind of waiting in `observe`: the one writer stands still meanwhile
 LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
@@ -53,6 +56,7 @@ class _Attempt:
     unseen: bool = False  # the last look failed
     continued: int = 0  # how often its supervisor was found to hear nothing when its end was overdue
     vain: int = 0  # looks that found it held, and by whom they could not tell
+    sent_at: float = 0.0  # when its order was handed over, by the awake clock
 
 
 class LocalBackend:
@@ -84,6 +88,8 @@ class LocalBackend:
         self._news = threading.Condition(self._lock)
         self._watcher: Watcher | None = None
         self._undertaker: ThreadPoolExecutor | None = None
+        self._awaits_claims = False  # a look at orders that nobody has claimed is due
+        self._stalls = 0  # looks in a row that found a stopped launcher
         self._report: Callable[[Report], None] = lambda report: None
 
     # -- the port
@@ -127,7 +133,7 @@ class LocalBackend:
             if name in self._known:
                 self._soon(name)
                 return
-            self._known[name] = _Attempt(content, ours=True)
+            self._known[name] = _Attempt(content, ours=True, sent_at=procs.time_awake())
         if os.path.exists(records.attempt_dir(self._root, name)):
             with self._lock:
                 if (attempt := self._known.get(name)) is not None:
@@ -174,6 +180,24 @@ class LocalBackend:
             case _:
                 return Absent()
 
+    def stalled_by(self, attempt_id: str) -> str:
+        name = _checked(attempt_id)
+        match claims.look(self._root, name):
+            case claims.Unclaimed():
+                stopped = [pid for pid in self._launcher.processes() if procs.is_stopped(pid)]
+                listed = ", ".join(map(str, stopped))
+                text = f"processes of the launcher are stopped (state T): {listed}; they are continued, or made anew"
+                return text if stopped else ""
+            case claims.Held(shim):
+                shim = shim or claims.claimant(records.attempt_dir(self._root, name))
+                if shim is not None and procs.is_stopped(shim[0]):
+                    return (
+                        f"its supervisor, process {shim[0]}, is stopped (state T) or traced (t), so that it keeps to "
+                        f"neither a time limit nor a stop by itself; each stop continues it, and when its end is "
+                        f"overdue the server kills it and all that it started"
+                    )
+        return ""
+
     def strays(self) -> Collection[str]:
         return [name for name in os.listdir(f"{self._root}/live") if is_attempt_id(name)]
 
@@ -216,6 +240,10 @@ class LocalBackend:
             self._launcher.queue(content)
         except Overloaded as error:
             self._refuse(name, str(error))
+        with self._lock:
+            awaited, self._awaits_claims = self._awaits_claims, True
+        if not awaited and (watcher := self._watcher) is not None:
+            watcher.post(lambda: watcher.later(CLAIMED_WITHIN_S, self._look_at_launches))
 
     def _flush(self) -> None:
         self._launcher.flush()
@@ -229,7 +257,10 @@ class LocalBackend:
             with self._lock:
                 attempt = self._known.setdefault(name, _Attempt())
                 attempt.continued += 1
-            if attempt.continued > MAX_CONTINUED:
+                watcher = self._watcher
+            if attempt.continued <= MAX_CONTINUED and watcher is not None:
+                watcher.post(lambda: watcher.later(CONTINUED_WITHIN_S, lambda: self._tell_again(name, shim)))
+            elif attempt.continued > MAX_CONTINUED:
                 log.warning(
                     "%s: killing its supervisor, which is stopped again and again or waits for a file system", name
                 )
@@ -391,9 +422,50 @@ class LocalBackend:
             # not the run's own fault: as lost, it may be tried again later
             self._refuse(name, f"the launcher failed again and again; see {self._root}/zygote.log", Cause.LOST)
             return
-        attempt.ours = True
+        attempt.ours, attempt.sent_at = True, procs.time_awake()
         self._queue(name, attempt.order)
         self._flush()
+
+    def _tell_again(self, name: str, shim: tuple[int, int]) -> None:
+        """One whose end is overdue, and that was stopped again at once, does not get another round of the server."""
+        if name in self._known and procs.start_time(shim[0]) == shim[1] and procs.is_stopped(shim[0]):
+            self._tell(name, shim, deaf=True)
+
+    def _look_at_launches(self) -> None:
+        """Where the launcher does not take orders although it is there, see whether somebody stopped it: a job of the
+        server's own account can. To send an order to another launcher is safe: of two claims one fails."""
+        assert self._watcher is not None
+        before = procs.time_awake() - CLAIMED_WITHIN_S
+        with self._lock:
+            waiting = [(name, each) for name, each in self._known.items() if each.order and each.ours]
+            self._awaits_claims = bool(waiting)
+        late = [(name, each) for name, each in waiting if each.sent_at <= before][:LAUNCHES_LOOKED_AT]
+        for name, _ in late:
+            self._settle(name)  # it may have been claimed, and the nudge lost
+        is_stalled = any(each.order and self._known.get(name) is each for name, each in late) and self._wake_launcher()
+        if not is_stalled:
+            self._stalls = 0
+        if waiting:
+            self._watcher.later(CONTINUED_WITHIN_S if is_stalled else CLAIMED_WITHIN_S, self._look_at_launches)
+
+    def _wake_launcher(self) -> bool:
+        """Continue the launcher and its workers where they were stopped, or kill those that are stopped again and
+        again: of a launcher and of an idle worker nothing is lost. Return whether any was stopped."""
+        launcher = self._launcher.pid
+        stopped = [pid for pid in self._launcher.processes() if procs.is_stopped(pid)]
+        if launcher is None or not stopped:
+            return False
+        self._stalls += 1
+        if self._stalls <= MAX_CONTINUED:
+            log.warning("starts wait for processes of the launcher that were stopped: continuing %s", stopped)
+            self._launcher.send(signal.SIGCONT, stopped)
+            return True
+        directories = (records.attempt_dir(self._root, name) for name in self.strays())
+        supervisors = {shim[0] for directory in directories if (shim := claims.claimant(directory)) is not None}
+        stopped = [launcher] if launcher in stopped else [pid for pid in stopped if pid not in supervisors]
+        log.warning("starts wait for processes of the launcher that are stopped again and again: killing %s", stopped)
+        self._launcher.send(signal.SIGKILL, stopped)
+        return True
 
     # -- in the undertaker's threads
 

@@ -53,6 +53,9 @@ class RoutedBackend:
     def observe(self, attempt_id: str) -> Observation:
         return self._of(attempt_id).observe(attempt_id)
 
+    def stalled_by(self, attempt_id: str) -> str:
+        return self._of(attempt_id).stalled_by(attempt_id)
+
     def strays(self) -> Collection[str]:
         return [*self._jobs.strays(), *self._leases.strays()]
 

@@ -226,6 +226,10 @@ class SimulatedBackend:
     def strays(self) -> Collection[str]:
         return sorted(self._world.live)
 
+    def stalled_by(self, attempt_id: str) -> str:
+        _checked(attempt_id)
+        return ""
+
     def sweep(self, attempt_id: str, account: str | None) -> None:
         """Nothing lives here without a record."""
 

@@ -33,7 +33,8 @@ def command(run_id: str, watch: bool, as_json: bool, server: str) -> None:
         def draw() -> str:
             why = client.explain(run_id)
             if why.status not in ("queued", "ready"):
-                return f"{why.run_id} does not wait: it is {plain(why.status)}"
+                told = [f"  {plain(f'{reason.code}: {reason.text}')}" for reason in why.reasons]
+                return "\n".join([f"{why.run_id} does not wait: it is {plain(why.status)}", *told])
             lines = [f"{why.run_id} is {state(why.status)}" + (f", position {why.position}" if why.position else "")]
             for reason in why.reasons:
                 until = f" until {clock(reason.until)}" if reason.until is not None else ""
