@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from rota.cli.agenda import picture
+from rota.cli.kept import reservation_id
 from rota.client.model.reservation import reservation
+from rota.client.sync import Client
 from tests.cli.lab import Lab
 from tests.cli.test_when import BERLIN
 
@@ -83,9 +86,33 @@ def test_a_run_names_what_is_kept(office: Lab) -> None:
 def test_anothers_of_the_same_name_is_not_meant(office: Lab) -> None:
     mine = office.out("reserve", "-G", "1", "--from", "+2h", "--for", "1h", "-J", "demo", "-q").strip()
     theirs = {"gpus": 1, "from": time.time() + 7200, "for_seconds": 3600, "name": "demo", "user": "ben"}
-    assert office.server.post("/reservations", theirs).ok()["user"] == "ben"
+    shared = {**theirs, "user": "cid", "users": [office.json("whoami")["name"]]}
+    taken = {**theirs, "name": mine[:10]}
+    for one in (theirs, shared, taken):
+        assert office.server.post("/reservations", one).ok()["user"] != office.json("whoami")["name"]
     run_id = office.submit("--held", "--reservation", "demo", "-G", "1", "--", "true")
-    assert office.show(run_id)["reservation"] == mine
+    assert office.show(run_id)["reservation"] == mine, "one's own goes before one that one may use"
+
+
+def test_of_several_names_the_one_that_the_caller_may_use_is_meant(tmp_path: Path) -> None:
+    """Ann may use cid's `demo`; ben has a `demo` too, and calls another one by the beginning of the id of hers."""
+    with Lab(tmp_path) as lab:
+        tokens = {name: lab.out("token", "create", "--user", name, "-q").strip() for name in ("ann", "ben", "cid")}
+        words = ("reserve", "-G", "1", "--from", "+2h", "--for", "1h", "-q", "-J")
+
+        def out(who: str, *words: str) -> str:
+            return lab.out(*words, env={**lab.env, "ROTA_URL": lab.server.url, "ROTA_TOKEN": tokens[who]}).strip()
+
+        own = out("ann", *words, "course")
+        usable = out("cid", *words, "demo", "--user", "ann")
+        foreign = out("ben", *words, "demo"), out("ben", *words, own[:10])
+        with Client(lab.server.url, token=tokens["ann"]) as client:
+            for text, meant in (("demo", usable), ("course", own), (own[:10], own)):
+                assert reservation_id(client, text) == meant
+        ambiguous = lab.rota("reserve", "cancel", "demo", "--dry-run")
+        assert ambiguous.returncode == 2 and foreign[0].encode() in ambiguous.stderr, "an admin may use both"
+        for one in (own, usable, *foreign):
+            lab.out("reserve", "cancel", one)
 
 
 def test_what_is_reserved_now_is_not_shown_as_free(office: Lab) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rota.client.sync import Client
 
 WHOLE = re.compile(r"[0-9a-f]{12}")
+ADMIN = "admin"  # may use every reservation
 HIDDEN = "hidden"  # what others' are called where everybody sees only their own
 EMPTY = "is empty; give a reservation's id or name; `rota reserve list` shows them"
 
@@ -25,18 +26,31 @@ def reservation_id(client: Client, text: str) -> str:
     if WHOLE.fullmatch(wanted):
         return wanted
     known = [one for one in client.reservations() if one.id != HIDDEN]
-    found = _named(client, [one for one in known if one.name == text]) or {
-        one.id for one in known if one.id.startswith(wanted) or one.id.endswith(wanted)
-    }
+    named = [one for one in known if one.name == text]
+    parts = [one for one in known if one.id.startswith(wanted) or one.id.endswith(wanted)]
+    found = {one.id for one in (*named, *parts)}
+    if len(found) > 1:
+        found = _meant(client, named, parts)
     if len(found) > 1:
         raise ValueError(f"{text[:80]!r} stands for {len(found)} of them: {', '.join(sorted(found)[:4])}; give more")
     return found.pop() if found else text
 
 
-def _named(client: Client, known: Sequence[Reservation]) -> set[str]:
-    """Anybody may give theirs the same name: among several the caller means one that is theirs to use."""
-    if len(known) > 1:
-        who = client.whoami()
-        me = who.acts_for or who.name
-        known = [one for one in known if me == one.user or me in one.users] or known
-    return {one.id for one in known}
+def _meant(client: Client, named: Sequence[Reservation], parts: Sequence[Reservation]) -> set[str]:
+    """Choose among several as the caller means it: the caller's own, then what the caller may use, then any.
+
+    Anybody may give any name to a reservation, also one that others use already, or that is a part of another's id."""
+    who = client.whoami()
+    me = who.acts_for or who.name
+
+    def own(one: Reservation) -> bool:
+        return one.user == me
+
+    def usable(one: Reservation) -> bool:
+        return one.user == me or me in one.users or who.role == ADMIN
+
+    choices = ((named, own), (named, usable), (parts, own), (parts, usable))
+    for among, right in choices:
+        if found := {one.id for one in among if right(one)}:
+            return found
+    return {one.id for one in named or parts}
