@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from tests.cli.lab import Lab
+from tests.client.stub import Asked, ok, stub
+
+MANY = 50
+NOT_FOUND = ok({"detail": "Not Found"}, "404 Not Found")
 
 
 def grid(lab: Lab) -> str:
@@ -58,3 +66,27 @@ def test_an_id_of_nothing_says_where_ids_come_from(lab: Lab) -> None:
         assert done.returncode == 75 and b"a sweep's id goes with `rota show` and `rota cancel`" in done.stderr
     assert lab.rota("cancel", "--sweep", "0" * 12).returncode == 75
     assert lab.rota("cancel").returncode == 2
+
+
+def many(asked: Asked, *, new: bool) -> bytes:
+    """Answer as a server that has a sweep of MANY waiting runs: a new one, or one that cannot stop them by one call."""
+    sweep_id = "a" * 12
+    if asked.method == "POST" and asked.target.startswith(f"/sweeps/{sweep_id}/stop"):
+        return ok({"cancelled": MANY, "stopping": 0, "refused": [], "refused_count": 0}) if new else NOT_FOUND
+    if asked.method == "POST" and (found := re.match(r"/runs/(\w+)/stop", asked.target)):
+        return NOT_FOUND if found[1] == sweep_id else ok({"id": found[1], "status": "stopped"})
+    if asked.target.startswith("/runs?"):
+        return ok([{"id": f"{number:012x}", "name": "r", "status": "queued"} for number in range(MANY)])
+    if asked.target == f"/sweeps/{sweep_id}":
+        return ok({"id": sweep_id, "name": "s", "status": "running"})
+    return NOT_FOUND
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_the_calls_of_a_cancel_do_not_grow_with_the_sweep(lab: Lab, new: bool) -> None:
+    """Each run of a sweep was a call and a commit of its own. With an older server it still is, and that is told."""
+    with stub(lambda asked: many(asked, new=new)) as server:
+        done = lab.rota("cancel", "a" * 12, "--server", server.url)
+    assert done.stdout.decode() == f"sweep {'a' * 12}: {MANY} cancelled, 0 stopping\n", done.stderr
+    assert (len(server.asked) < 10) is new, [asked.target for asked in server.asked]
+    assert (b"cancelling" in done.stderr) is not new

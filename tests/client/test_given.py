@@ -74,7 +74,7 @@ def test_a_wrong_kind_of_thing_is_named_with_what_would_be_right(
         call(*args, **named)
 
 
-WITH_ID = ("run job cancel hold release set_priority rerun explain eta workspace logs start_sweep sweep "
+WITH_ID = ("run job cancel hold release set_priority rerun explain eta workspace logs start_sweep cancel_sweep sweep "
            "drain undrain revoke_token login_link")  # fmt: skip
 
 

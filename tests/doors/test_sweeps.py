@@ -343,3 +343,45 @@ def test_a_sweep_starts_whole_or_not_at_all(make_server: MakeServer) -> None:
     assert who[ANN].get(f"/sweeps/{sweep}").ok()["progress"]["ready"] == 6
     assert who["boss"].post(f"/sweeps/{sweep}/start?parallel=2").ok()["message"] == "Started 2/6 runs"
     assert who[ANN].get(f"/sweeps/{sweep}").ok()["parallel"] == 2
+
+
+def test_a_sweep_is_stopped_whole_by_one_call(server: Server) -> None:
+    sweep = server.post("/sweeps", LONG).ok()
+    path = f"/sweeps/{sweep['id']}"
+    server.post(f"{path}/start?parallel=2").ok()
+    until(lambda: progress(server, sweep["id"])["running"] == 2, "two run")
+    tried = server.post(f"{path}/stop?dry_run=true").ok()
+    assert (tried["dry_run"], tried["cancelled"], tried["stopping"]) == (True, 3, 2)
+    withdrawn = server.post(f"{path}/stop?waiting_only=true").ok()
+    assert (withdrawn["cancelled"], withdrawn["stopping"], withdrawn["kill_at"]) == (3, 0, None)
+    assert progress(server, sweep["id"])["running"] == 2, "those were left alone"
+    wrong = server.post(f"{path}/stop?grace_seconds=5&now=true")
+    assert (wrong.status, wrong.json["detail"][0]["loc"][-1]) == (422, "now")
+    done = server.post(f"{path}/stop").ok()
+    assert (done["cancelled"], done["stopping"], done["refused"]) == (0, 2, []) and done["kill_at"] > 0
+    until(lambda: server.get(path).ok()["status"] == "canceled", "all have ended")
+    again = server.post(f"{path}/stop").ok()
+    assert (again["cancelled"], again["stopping"]) == (0, 0)
+    assert server.post("/sweeps/0123456789ab/stop").json == {"detail": "Sweep not found"}
+
+
+def test_a_run_that_depends_on_another_of_the_sweep_ends_with_it(server: Server) -> None:
+    sweep = server.post("/sweeps/wild", {"name": "chain"}).ok()
+    body = {"name": "r", "command": "true", "sweep_id": sweep["id"]}
+    first = server.post("/runs", body).ok()["id"]
+    server.post("/runs", {**body, "depends_on": [first], "auto_start": True}).ok()
+    assert server.post(f"/sweeps/{sweep['id']}/stop").ok()["cancelled"] == 2
+
+
+def test_runs_of_others_in_a_sweep_are_left_alone_and_named(make_server: MakeServer) -> None:
+    server = make_server()
+    who = people(server, boss="admin", **{ANN: "user", BEN: "user"})
+    sweep = who[ANN].post("/sweeps", {**LONG, "workdir": "/"}).ok()["id"]
+    other = who[BEN].post("/runs", {"name": "b", "command": "true", "workdir": "/"}).ok()["id"]
+    who["boss"].post(f"/runs/{other}/add-to-sweep?sweep_id={sweep}").ok()
+    done = who[ANN].post(f"/sweeps/{sweep}/stop").ok()
+    assert (done["cancelled"], done["refused_count"]) == (5, 1)
+    assert done["refused"][0].startswith(f"{other}: {ANN} may not cancel what belongs to {BEN}")
+    refused = who[ANN].post(f"/sweeps/{sweep}/stop")
+    assert refused.status == 403 and "may not cancel" in refused.json["detail"], "nothing else is left of it"
+    assert who["boss"].post(f"/sweeps/{sweep}/stop").ok()["cancelled"] == 1

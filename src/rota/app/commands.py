@@ -147,6 +147,16 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelGroup:
+    """End all live runs of a group that the caller may end."""
+
+    group: str
+    why: str = ""
+    grace_s: float | None = None  # None = each run's own
+    waiting_only: bool = False  # leave those alone that hold GPUs
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     run_id: str
     why: str = ""
@@ -215,6 +225,7 @@ Command = (
     | PutRecord
     | Reshape
     | Cancel
+    | CancelGroup
     | Hold
     | Release
     | Reprioritise

@@ -43,7 +43,9 @@ HOUSE = Principal("rota", Role.ADMIN)
 LARGE = 200  # runs made by one command that take a turn of their own: about 20 ms of the writer's time
 
 # Ends and what leads to them: taken in whatever budget is spent and however little space is left.
-FREEING: frozenset[type[Any]] = frozenset({c.Cancel, c.CancelReservation, c.EndLease, c.Report, c.Withdraw})
+FREEING: frozenset[type[Any]] = frozenset(
+    {c.Cancel, c.CancelGroup, c.CancelReservation, c.EndLease, c.Report, c.Withdraw}
+)
 # An admin's switches take a few bytes and may be what makes room.
 SWITCHES: frozenset[type[Any]] = frozenset({c.Pause, c.Resume, c.Drain, c.Undrain, c.SetPolicy})
 
@@ -62,6 +64,7 @@ HANDLERS: dict[type[Any], Callable[[Desk, Principal, Any], Any]] = {
     c.CancelReservation: reserve.cancel_reservation,
     c.PutRecord: records.put_record,
     c.Cancel: control.cancel,
+    c.CancelGroup: sweeps.cancel_group,
     c.Hold: control.hold,
     c.Release: control.release,
     c.Reprioritise: control.reprioritise,
@@ -122,7 +125,7 @@ class Service:
 
         many = isinstance(command, c.SubmitMany) and len(command.submits) >= LARGE
         # how many runs a group has is known to the writer alone
-        self._loop.post(work, answer, large=many or isinstance(command, c.StartGroup))
+        self._loop.post(work, answer, large=many or isinstance(command, (c.StartGroup, c.CancelGroup)))
 
     def try_out(self, who: Principal, command: c.Command) -> Any:
         """Return what the command would answer, or raise the refusal it would meet. Nothing is written. It is worked on

@@ -1,15 +1,18 @@
-"""The runs of a sweep together: start them, and cap how many are active at a time, a standing order to the
-scheduler."""
+"""The runs of a sweep together: start them, cancel them, and cap how many are active at a time, a standing order to
+the scheduler."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rota.app.authz import Act, Principal, authorise
-from rota.app.commands import CapGroup, StartGroup
+from rota.app.commands import Cancel, CancelGroup, CapGroup, StartGroup
+from rota.app.control import cancel
 from rota.app.desk import Desk
-from rota.app.errors import Full, Invalid
+from rota.app.errors import Full, Invalid, Refused
 from rota.app.problems import must_be_text, must_fit
 from rota.core import events as e
-from rota.core.run import ENDED, WAITING, RunState
+from rota.core.run import ACTIVE, ENDED, WAITING, Run, RunState
 
 MAX_CAP = 1_000_000
 MAX_CAPS = 10_000  # all of them are one row
@@ -46,6 +49,39 @@ def start_group(desk: Desk, who: Principal, command: StartGroup) -> tuple[int, i
         desk.write(e.RunReleased(at=desk.now, by=who.name, run_id=run.id))
     waiting = sum(run.state in WAITING for run in runs)
     return min(waiting, max(0, limit - (len(runs) - waiting))) if limit else waiting, waiting
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCancelled:
+    """What became of the runs of a group."""
+
+    cancelled: int  # ended at once: they waited, or are carried elsewhere
+    stopping: tuple[Run, ...]  # hold their GPUs until their processes are gone
+    refused: tuple[tuple[Run, Refused], ...]  # left alone, and why
+
+
+def cancel_group(desk: Desk, who: Principal, command: CancelGroup) -> GroupCancelled:
+    """End the live runs of a group in one batch, so that none starts in the place of another."""
+    must_fit(command, CancelGroup)
+    runs = [run for run in desk.state.runs.values() if run.spec.group == command.group and run.state not in ENDED]
+    if command.waiting_only:
+        runs = [run for run in runs if run.state in WAITING]
+    ended = 0
+    stopping: list[Run] = []
+    refused: list[tuple[Run, Refused]] = []
+    for run in runs:
+        try:
+            # one that depends on another of the group may have ended with that
+            gone = desk.state.runs[run.id].state in ENDED
+            left = None if gone else cancel(desk, who, Cancel(run.id, command.why, command.grace_s))
+        except Refused as refusal:
+            refused.append((run, refusal))
+            continue
+        if left is not None and left.state in ACTIVE:
+            stopping.append(left)
+        else:
+            ended += 1
+    return GroupCancelled(ended, tuple(stopping), tuple(refused))
 
 
 def _idle(desk: Desk) -> list[str]:

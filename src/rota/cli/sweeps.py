@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from rota.cli.connect import say
+from rota.cli.progress import Progress
 from rota.cli.render import clock, plain, span, state
 from rota.client.errors import NotFound, Refused
 from rota.client.words import ACTIVE, WAITING
@@ -12,6 +14,7 @@ from rota.client.words import ACTIVE, WAITING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rota.client.answers import Json
     from rota.client.model.run import Run
     from rota.client.model.sweep import Sweep
     from rota.client.sync import Client
@@ -29,36 +32,52 @@ def find(client: Client, sweep_id: str) -> Sweep | None:
 
 def withdraw(client: Client, sweep_id: str) -> int:
     """Take what waits of it out of the queue; how many that were. A refusal is left to `cancel`, which tells of it."""
-    taken = 0
-    for run in list(client.runs(sweep_id=sweep_id, status=",".join(WAITING), limit=MOST_RUNS)):
-        with suppress(Refused):
-            client.cancel(run.id)
-            taken += 1
-    return taken
+    with suppress(Refused):
+        done = _stop(client, sweep_id, waiting_only=True)
+        return int(done["cancelled"])
+    return 0
 
 
 def cancel(client: Client, sweep_id: str, *, dry_run: bool, withdrawn: int = 0, now: bool = False) -> str:
-    """End its live runs, those that wait first: else one would start in the place of each that was ended.
-    `withdrawn`: how many were taken out of the queue before."""
-    live = list(client.runs(sweep_id=sweep_id, status=",".join((*WAITING, *ACTIVE)), limit=MOST_RUNS))
-    live.sort(key=lambda run: not run.waiting)
-    waiting, running = withdrawn, 0
-    for run in live:
-        try:
-            answer = client.cancel(run.id, now=now, dry_run=dry_run)
-        except Refused as refusal:
-            if refusal.status not in (400, 404):  # it has just ended: what was wanted is so
-                raise
-            continue
-        if answer.get("status") == "stopped":
-            waiting += 1
-        else:
-            running += 1
+    """End its live runs. `withdrawn`: how many were taken out of the queue before."""
+    done = _stop(client, sweep_id, now=now, dry_run=dry_run)
+    waiting, running = withdrawn + int(done["cancelled"]), int(done["stopping"])
+    left = int(done["refused_count"])
+    if left:
+        say(f"note: {left} of sweep {sweep_id} left alone: {plain('; '.join(map(str, done['refused'])))}")
     if not waiting + running:
         return f"sweep {sweep_id}: nothing of it waits or runs"
     if dry_run:
         return f"sweep {sweep_id}: {waiting + running} could be stopped"
     return f"sweep {sweep_id}: {waiting} cancelled, {running} stopping"
+
+
+def _stop(
+    client: Client, sweep_id: str, *, waiting_only: bool = False, now: bool = False, dry_run: bool = False
+) -> Json:
+    """Stop its runs by one call, or one after another where the server is an older one."""
+    try:
+        return client.cancel_sweep(sweep_id, now=now, waiting_only=waiting_only, dry_run=dry_run)
+    except Refused as refusal:
+        if refusal.status not in (404, 405) or find(client, sweep_id) is None:
+            raise
+    states = WAITING if waiting_only else (*WAITING, *ACTIVE)
+    live = list(client.runs(sweep_id=sweep_id, status=",".join(states), limit=MOST_RUNS))
+    live.sort(key=lambda run: not run.waiting)  # else one would start in the place of each that was ended
+    counts = {"cancelled": 0, "stopping": 0}
+    progress = Progress()
+    for number, run in enumerate(live, 1):
+        progress.show(f"cancelling run {number} of {len(live)}", key="cancelling")
+        try:
+            answer = client.cancel(run.id, now=now, dry_run=dry_run)
+        except Refused as refusal:
+            if refusal.status not in (400, 404):  # it has just ended: what was wanted is so
+                progress.clear()
+                raise
+            continue
+        counts["cancelled" if answer.get("status") == "stopped" else "stopping"] += 1
+    progress.clear()
+    return {**counts, "refused": [], "refused_count": 0}
 
 
 def story(sweep: Sweep, runs: Iterable[Run]) -> str:

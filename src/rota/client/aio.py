@@ -225,6 +225,7 @@ class AsyncClient:
     logs = Does(calls.logs)
     create_sweep = Does(calls.create_sweep)
     start_sweep = Does(calls.start_sweep)
+    cancel_sweep = Does(calls.cancel_sweep)
     sweep = Does(calls.sweep)
     sweeps = Does(calls.sweeps)
     nodes = Does(calls.nodes)

@@ -104,6 +104,11 @@ def job(job_id: str) -> Call[Job]:
 def cancel(run_id: str, *, grace_s: float | None = None, now: bool = False, dry_run: bool = False) -> Call[Json]:
     """End a run, waiting or active. `grace_s` is how long its processes get between the polite signal and SIGKILL; with
     `now` they are killed at once. The answer's `kill_at` is when an active run is killed at the latest."""
+    query = _stop(grace_s, now, dry_run)
+    return Call("POST", f"/runs/{_id('run_id', run_id)}/stop", answers.plain, query=query)
+
+
+def _stop(grace_s: float | None, now: bool, dry_run: bool) -> dict[str, str]:
     if now and grace_s:
         raise ValueError("now kills at once, and grace_s asks for time; give one of the two")
     query = _dry(dry_run) or {}
@@ -111,7 +116,7 @@ def cancel(run_id: str, *, grace_s: float | None = None, now: bool = False, dry_
         grace_s, query["now"] = 0.0, "true"  # a server that does not know `now` knows the other
     if grace_s is not None:
         query["grace_seconds"] = f"{given.number('grace_s', grace_s):g}"
-    return Call("POST", f"/runs/{_id('run_id', run_id)}/stop", answers.plain, query=query)
+    return query
 
 
 def hold(run_id: str, *, dry_run: bool = False) -> Call[Run]:
@@ -224,6 +229,21 @@ def start_sweep(sweep_id: str, *, parallel: int = 1, dry_run: bool = False) -> C
     """`parallel` stays: the scheduler keeps so many of the sweep's runs going."""
     query = {"parallel": str(parallel), **(_dry(dry_run) or {})}
     return Call("POST", f"/sweeps/{_id('sweep_id', sweep_id)}/start", answers.plain, query=query, repeatable=True)
+
+
+def cancel_sweep(
+    sweep_id: str,
+    *,
+    grace_s: float | None = None,
+    now: bool = False,
+    waiting_only: bool = False,
+    dry_run: bool = False,
+) -> Call[Json]:
+    """End all runs of a sweep at once: the answer says how many were `cancelled`, are `stopping`, and were `refused`.
+    `grace_s` and `now` are those of `cancel`; `waiting_only` leaves those alone that hold GPUs."""
+    query = _stop(grace_s, now, dry_run) | ({"waiting_only": "true"} if waiting_only else {})
+    path = f"/sweeps/{_id('sweep_id', sweep_id)}/stop"
+    return Call("POST", path, answers.plain, query=query, repeatable=True)
 
 
 def sweep(sweep_id: str) -> Call[Sweep]:

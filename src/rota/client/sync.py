@@ -241,6 +241,7 @@ class Client:
     logs = Does(calls.logs)
     create_sweep = Does(calls.create_sweep)
     start_sweep = Does(calls.start_sweep)
+    cancel_sweep = Does(calls.cancel_sweep)
     sweep = Does(calls.sweep)
     sweeps = Does(calls.sweeps)
     nodes = Does(calls.nodes)

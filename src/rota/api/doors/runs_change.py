@@ -18,7 +18,7 @@ from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.newrun import GpuWrap
-from rota.api.render.ending import Ending, Now, asked_grace, ending_of
+from rota.api.render.ending import Ending, Grace, Now, asked_grace, ending_of
 from rota.api.render.run import MadeRun, Renderer, RunShape, window_of
 from rota.api.render.words import RUN_WORDS, argv_of
 from rota.api.router import Router
@@ -30,12 +30,6 @@ from rota.core.run import ACTIVE, ENDED, Run, RunState
 
 router = Router("runs")
 RunId = Annotated[str, Path(max_length=200)]
-Grace = Annotated[
-    float | None,
-    Query(
-        ge=0, le=86400, description="Until SIGKILL; by default the run's own. Above the policy's cap only for admins."
-    ),
-]
 READY = frozenset({RunState.HELD})
 LIVE = frozenset(RunState) - ENDED
 REPORTED = {word: state for state, word in RUN_WORDS.items() if state is not RunState.LOST}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from rota.api.act import act
@@ -18,6 +18,7 @@ from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.newrun import NewRun, submit_run
 from rota.api.newsweep import ChangedSweep, NewSweep, WildSweep, change_sweep, make_sweep, make_wild
+from rota.api.render.ending import Grace, Now, asked_grace
 from rota.api.render.limits import warnings
 from rota.api.render.run import MadeRun, Renderer
 from rota.api.render.sweep import MadeSweep, SweepShape, sweep_of
@@ -25,13 +26,16 @@ from rota.api.router import Router
 from rota.api.shelf import Shelf, owner_of
 from rota.api.sweepbook import KIND, sweep_for
 from rota.app.authz import Principal
-from rota.app.commands import StartGroup
-from rota.app.errors import Changed
+from rota.app.commands import CancelGroup, StartGroup
+from rota.app.errors import Changed, NotFound, Refused
 from rota.app.ports import Record
-from rota.core.run import RunState
+from rota.app.sweeps import GroupCancelled
+from rota.core.grace import kill_at
+from rota.core.run import Run, RunState
 
 router = Router("sweeps")
 MOST_PARALLEL = 10_000
+MOST_NAMED = 10
 TRIES = 10  # of a change, where others change the same sweep at the same time
 SweepId = Annotated[str, Path(max_length=200)]
 
@@ -39,6 +43,17 @@ SweepId = Annotated[str, Path(max_length=200)]
 class Begun(BaseModel):
     message: str
     sweep_id: str
+
+
+class SweepStopped(BaseModel):
+    message: str
+    sweep_id: str
+    cancelled: int = Field(description="Ended at once: they had not started.")
+    stopping: int = Field(description="Hold their GPUs until their processes are gone.")
+    kill_at: float | None = Field(description="Epoch seconds: the last of those is sent SIGKILL then at the latest.")
+    refused: list[str] = Field(description="Runs that were left alone, and why; 10 at most.")
+    refused_count: int = Field(description="How many those are in all.")
+    dry_run: bool | None = None
 
 
 def _shown(house: House, record: Record, made: Mapping[str, RunState] | None = None) -> dict[str, Any]:
@@ -161,3 +176,44 @@ async def start_sweep(
         raise HTTPException(400, "Sweep is a draft; make it pending first")
     begun, waiting = await act(house, who, StartGroup(sweep.id, parallel, owner=owner_of(sweep)), dry_run)
     return Json(marked({"message": f"Started {begun}/{waiting} runs", "sweep_id": sweep.id}, dry_run))
+
+
+@router.post(
+    "/sweeps/{sweep_id}/stop",
+    summary="Stop all runs of a sweep",
+    responses={200: {"model": SweepStopped}, **faults(404, 409)},
+)
+async def stop_sweep(
+    house: HouseDep,
+    who: Caller,
+    sweep_id: SweepId,
+    grace_seconds: Grace = None,
+    now: Now = False,
+    waiting_only: Annotated[bool, Query(description="Leave those alone that hold GPUs.")] = False,
+    dry_run: DryRun = False,
+) -> Json:
+    """In one transaction: what waits is cancelled, what runs is stopped as by `POST /runs/{id}/stop`. Runs that the
+    caller may not stop are left alone and named."""
+    sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id)
+    command = CancelGroup(sweep.id, grace_s=asked_grace(now, grace_seconds), waiting_only=waiting_only)
+    done: GroupCancelled = await act(house, who, command, dry_run)
+    refused = [(run.id, _told(house, who, run, why)) for run, why in done.refused]
+    if refused and not done.cancelled and not done.stopping:
+        raise refused[0][1]
+    policy = house.service.policy()
+    killed = [at for run in done.stopping if (at := kill_at(policy, run)) is not None]
+    answer = {
+        "message": "Sweep stopped",
+        "sweep_id": sweep.id,
+        "cancelled": done.cancelled,
+        "stopping": len(done.stopping),
+        "kill_at": max(killed, default=None),
+        "refused": [f"{run_id}: {why.message}" for run_id, why in refused[:MOST_NAMED]],
+        "refused_count": len(refused),
+    }
+    return Json(marked(answer, dry_run))
+
+
+def _told(house: House, who: Principal, run: Run, why: Refused) -> Refused:
+    """Return the refusal as this caller may read it: it may name the owner of a run that is hidden."""
+    return why if house.may_see_of(who, run.user) else NotFound("Run not found", "run_id")

@@ -14,6 +14,12 @@ from rota.core.grace import kill_at
 from rota.core.run import Run
 
 Now = Annotated[bool, Query(description="Kill the run and all it forked at once, without a polite signal before.")]
+Grace = Annotated[
+    float | None,
+    Query(
+        ge=0, le=86400, description="Until SIGKILL; by default the run's own. Above the policy's cap only for admins."
+    ),
+]
 
 
 class Ending(BaseModel):
