@@ -379,6 +379,7 @@ def test_runs_of_others_in_a_sweep_are_left_alone_and_named(make_server: MakeSer
     sweep = who[ANN].post("/sweeps", {**LONG, "workdir": "/"}).ok()["id"]
     other = who[BEN].post("/runs", {"name": "b", "command": "true", "workdir": "/"}).ok()["id"]
     who["boss"].post(f"/runs/{other}/add-to-sweep?sweep_id={sweep}").ok()
+    assert who[BEN].post(f"/sweeps/{sweep}/stop").status == 403, "it is another's sweep"
     done = who[ANN].post(f"/sweeps/{sweep}/stop").ok()
     assert (done["cancelled"], done["refused_count"]) == (5, 1)
     assert done["refused"][0].startswith(f"{other}: {ANN} may not cancel what belongs to {BEN}")

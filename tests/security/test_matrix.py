@@ -113,6 +113,7 @@ TABLE: dict[str, tuple[set[str], Any]] = {
     "PUT /sweeps/{sweep_id}": (OWNER, {"name": "t"}),
     "POST /sweeps/{sweep_id}/runs": (OWNER, RUN),
     "POST /sweeps/{sweep_id}/start": (OWNER, None),
+    "POST /sweeps/{sweep_id}/stop": (OWNER, None),
     "GET /cluster": (KNOWN, None),
     "POST /cluster": (PEOPLE, {"type": "slurm"}),
     "POST /cluster/detect": (DOERS, {}),

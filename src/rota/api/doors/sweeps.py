@@ -194,7 +194,7 @@ async def stop_sweep(
 ) -> Json:
     """In one transaction: what waits is cancelled, what runs is stopped as by `POST /runs/{id}/stop`. Runs that the
     caller may not stop are left alone and named."""
-    sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id)
+    sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
     command = CancelGroup(sweep.id, grace_s=asked_grace(now, grace_seconds), waiting_only=waiting_only)
     done: GroupCancelled = await act(house, who, command, dry_run)
     refused = [(run.id, _told(house, who, run, why)) for run, why in done.refused]
