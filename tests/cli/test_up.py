@@ -63,6 +63,10 @@ def test_what_it_says_is_true(tmp_path: Path) -> None:
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
         assert curl(link).status == 401  # once
+        for again in (link, link.partition("?")[0]):
+            seen = curl(again, headers=["Accept: text/html,application/xhtml+xml"])
+            assert (seen.status, seen.headers["content-type"].partition(";")[0]) == (401, "text/html")
+            assert b"rota login --link" in seen.body and b'href="/"' in seen.body, "what to do next"
         session = cookie.partition(";")[0]
         assert curl(f"{url[0]}/whoami", headers=[f"Cookie: {session}"]).ok()["role"] == "admin"
         token = Path(word_after(said, "admin token"))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import Query, Request
 from pydantic import BaseModel, Field
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rota.api import tokens
 from rota.api.act import act
@@ -20,6 +20,7 @@ from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.faults import faults
 from rota.api.gate import COOKIE, SESSION_LIVES_S, Known, Turned
 from rota.api.house import House
+from rota.api.render.login import page
 from rota.api.router import Router
 from rota.app.authz import Act, Role, authorise
 from rota.app.commands import PutRecord
@@ -138,6 +139,8 @@ async def login_by_link(
 ) -> Response:
     cookie = house.gate.redeem(request.scope["rota.source"], code)
     if isinstance(cookie, Turned):
+        if "text/html" in request.headers.get("accept", ""):
+            return HTMLResponse(page(cookie.why), cookie.status, _wait(cookie))
         return _turned(cookie)
     return _with_session(RedirectResponse("/", 303), cookie)
 
@@ -168,8 +171,11 @@ def _warning(house: House, token: tokens.Token) -> dict[str, str]:
 
 
 def _turned(away: Turned) -> Response:
-    wait = {"Retry-After": str(math.ceil(away.retry_after_s))} if away.status == 429 else None
-    return Json({"detail": away.why}, away.status, wait)
+    return Json({"detail": away.why}, away.status, _wait(away))
+
+
+def _wait(away: Turned) -> dict[str, str] | None:
+    return {"Retry-After": str(math.ceil(away.retry_after_s))} if away.status == 429 else None
 
 
 def _own_url(house: House) -> str:
