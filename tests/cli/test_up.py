@@ -25,12 +25,12 @@ def clean_env(where: Path) -> dict[str, str]:
 
 
 @contextmanager
-def up(where: Path) -> Iterator[list[str]]:
+def up(where: Path, **env: str) -> Iterator[list[str]]:
     """The lines it says until it is ready."""
     argv = [ROTA, "up", "--port", "0", "--lease-port", "0", "--data-dir", str(where / "data"), "--nodes", "1"]
     with (where / "log").open("ab") as log:
         process = subprocess.Popen(
-            [*argv, "--gpus", "2"], cwd=where, env=clean_env(where), stdout=subprocess.PIPE, stderr=log
+            [*argv, "--gpus", "2"], cwd=where, env={**clean_env(where), **env}, stdout=subprocess.PIPE, stderr=log
         )
     try:
         assert process.stdout is not None
@@ -93,6 +93,20 @@ def test_the_token_stays(tmp_path: Path) -> None:
     with up(tmp_path) as said:
         assert Path(word_after(said, "admin token")).read_text() == first
     assert first.strip() not in (tmp_path / "log").read_text()
+
+
+def test_below_the_floor_of_the_disk_nobody_is_sent_to_resume(tmp_path: Path) -> None:
+    """No command ends that pause: it ends when there is room."""
+    with up(tmp_path, ROTA_DISK_FLOOR_MB="100000000") as said:
+        (paused,) = [line for line in said if "PAUSED" in line]
+        assert "below the floor" in paused and paused.endswith("make room, it goes on by itself")
+        argv = [ROTA, "queue", "--server", f"unix://{tmp_path}/data/rota.sock"]
+        done = subprocess.run(argv, env=clean_env(tmp_path), capture_output=True, text=True, check=False)
+        assert "scheduling is paused: the disk of " in done.stdout and "until there is room again" in done.stdout
+        assert "admin" not in done.stdout
+        argv = [ROTA, "doctor", "--server", f"unix://{tmp_path}/data/rota.sock"]
+        done = subprocess.run(argv, env=clean_env(tmp_path), capture_output=True, text=True, check=False)
+        assert "make room on the server's disk" in done.stdout and "orchestrator/start" not in done.stdout
 
 
 def test_a_taken_port_is_named_before_anything_is_opened(tmp_path: Path) -> None:

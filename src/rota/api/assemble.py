@@ -169,7 +169,12 @@ def _lines(house: House, sockets: Sockets, friendly: bool) -> Iterator[str]:
         yield f"  lease door  {house.settings.host}:{sockets.lease.getsockname()[1]} (srun, rota run)"
     yield f"  data        {house.settings.data_dir}"
     if view.paused:
-        yield f"  PAUSED      {view.pause_why}; resume: curl -X POST {url}/orchestrator/start"
+        resume = (
+            "make room, it goes on by itself"
+            if view.resumes_itself
+            else f"resume: curl -X POST {url}/orchestrator/start"
+        )
+        yield f"  PAUSED      {view.pause_why}; {resume}"
     if friendly:
         token = admin_token(house)
         yield f"  log in      {url}/login?code={house.gate.new_code(token.id)}   (once, within an hour)"

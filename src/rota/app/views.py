@@ -39,6 +39,7 @@ class View:
         # without room on the disk nothing is started either
         self.paused = window.paused or bool(window.shortage)
         self.pause_why = window.pause_why if window.paused else window.shortage
+        self.resumes_itself = self.paused and not window.paused  # once there is room; no command would
         self.caps: Mapping[str, int] = window.caps
         self.nodes: Mapping[str, Node] = window.nodes
         self.reservations: tuple[Reservation, ...] = window.reservations

@@ -36,7 +36,7 @@ class Capacity(BaseModel):
     queued: int
     free_gpus: int
     total_gpus: int
-    paused: bool = Field(description="Nothing is started, whatever the numbers say, until somebody resumes it.")
+    paused: bool = Field(description="Nothing is started, whatever the numbers say; `/queue` says why.")
 
 
 def places(cluster_type: str, gpu_count: int | None) -> int:

@@ -16,7 +16,7 @@ from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.render.gpus import Picture
-from rota.api.render.job import Statistics, statistics_of
+from rota.api.render.job import RESUMES_ITSELF, Statistics, statistics_of
 from rota.api.router import Router
 from rota.app.authz import Principal
 from rota.app.commands import Pause, Resume, SetPolicy
@@ -141,6 +141,7 @@ class Resources(BaseModel):
 class Status(BaseModel):
     running: bool
     pause_why: str
+    resumes_itself: bool = Field(description=RESUMES_ITSELF)
     policy: PolicyOf
     stats: Stats
     resource_summary: Resources
@@ -182,7 +183,8 @@ async def stop(house: HouseDep, who: Caller, dry_run: DryRun = False) -> Json:
 
 
 def _switched(house: House, who: Principal, message: str, paused: bool, dry_run: bool) -> Json:
-    now = {**status_of(house, who), "running": not paused}
+    now = status_of(house, who)
+    now["running"] = not paused and not now["resumes_itself"]
     return Json(marked({"success": True, "message": message, "status": now}, dry_run))
 
 
@@ -237,6 +239,7 @@ def status_of(house: House, who: Principal) -> dict[str, Any]:
     return {
         "running": not view.paused,
         "pause_why": view.pause_why,
+        "resumes_itself": view.resumes_itself,
         "policy": policy_of(view.policy),
         "stats": {
             "jobs_scheduled": tally.scheduled,

@@ -20,7 +20,7 @@ from rota.api.dry import IGNORED, marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.render.ending import Ending, Now, asked_grace, ending_of
-from rota.api.render.job import Job, Jobs, Statistics, job_of, statistics_of
+from rota.api.render.job import RESUMES_ITSELF, Job, Jobs, Statistics, job_of, statistics_of
 from rota.api.render.limits import warnings
 from rota.api.router import Router
 from rota.app.authz import Principal
@@ -67,8 +67,9 @@ class Queue(BaseModel):
     queued: list[Job]
     running: list[Job]
     statistics: Statistics
-    paused: bool = Field(description="Nothing is started until somebody resumes it.")
+    paused: bool = Field(description="Nothing is started until somebody resumes it, or see `resumes_itself`.")
     pause_why: str
+    resumes_itself: bool = Field(description=RESUMES_ITSELF)
 
 
 class Canceled(Ending):
@@ -170,6 +171,7 @@ def queue(house: HouseDep, who: Caller) -> Response:
         "statistics": statistics_of(house.service.tally(), house.settings.queue_capacity),
         "paused": view.paused,
         "pause_why": view.pause_why,
+        "resumes_itself": view.resumes_itself,
     }
     return Ready(b'{"queued":%b,"running":%b,%b' % (jobs.many(waiting), jobs.many(active), dumps(rest)[1:]))
 

@@ -59,6 +59,9 @@ class Job(BaseModel):
     queue_position: int | None = None
 
 
+RESUMES_ITSELF = "The pause is no one's switch and ends when its cause is over: there is room on the disk again."
+
+
 class Statistics(BaseModel):
     total_jobs: int
     queued: int

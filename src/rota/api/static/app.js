@@ -96,7 +96,7 @@ async function refresh() {
     $("login").hidden = true;
     $("board").hidden = false;
     const banner = [];
-    if (queue.paused) banner.push(`Scheduling is paused${queue.pause_why ? `: ${queue.pause_why}` : ""}. Nothing is started until an admin resumes it.`);
+    if (queue.paused) banner.push(`Scheduling is paused${queue.pause_why ? `: ${queue.pause_why}` : ""}. ${queue.resumes_itself ? "" : "Nothing is started until an admin resumes it."}`);
     if (cluster.simulated) banner.push("The GPUs are simulated: jobs are real processes, GPU numbers are not.");
     $("banner").hidden = !banner.length;
     $("banner").textContent = banner.join(" ");

@@ -121,7 +121,8 @@ def _picture(found: Queue, jobs: Iterable[Job], others: Iterable[Run], *, everyb
     line = f"everybody's: {line}" if everybodys else line  # and not only of the runs above
     if found.raw.get("paused"):
         why = found.raw.get("pause_why")
-        line += f"; scheduling is paused{f': {why}' if why else ''}: nothing starts until an admin resumes it"
+        until = "" if found.raw.get("resumes_itself") else ": nothing starts until an admin resumes it"
+        line += f"; scheduling is paused{f': {why}' if why else ''}{until}"
     if not rows:
         return f"nothing here: {plain(line)}; try: rota submit -- echo hello"
     return f"{table(HEADS, rows, right=('GPUS', 'TIME'))}\n\n{plain(line)}"
