@@ -269,7 +269,100 @@ def test_one_caller_has_so_many_watchers_and_others_have_theirs() -> None:
             async with watching(hub, None, who=MAL) as again, watching(hub, None) as one, watching(hub, None) as two:
                 for stream in (again, one, two):  # an admin has no bound
                     await anext(stream)
-        assert not hub._of_caller
+        assert not hub._of_party
+
+    run(story)
+
+
+def test_agents_watch_as_part_of_their_person() -> None:
+    async def story(ledger: Ledger, hub: Hub) -> None:
+        bot = Principal("bot", Role.AGENT, "mallory")
+        with patch.object(module, "MAX_OF_ONE", 1):
+            async with watching(hub, None, who=MAL) as first:
+                await anext(first)
+                with pytest.raises(TooMany, match="mallory has 1 watchers of events already"):
+                    await anext(hub.watch(None, bot))
+        assert not hub._of_party
+
+    run(story)
+
+
+def test_many_watchers_are_told_a_few_at_a_time_and_nobody_misses_anything() -> None:
+    count, events = 200, 5
+
+    async def story(ledger: Ledger, hub: Hub) -> None:
+        got: list[list[int]] = [[] for _ in range(count + 1)]
+        order: list[int] = []
+
+        async def follow(number: int, who: Principal) -> None:
+            async with watching(hub, None, 60.0, who) as stream:
+                async for told in stream:
+                    order.append(number)
+                    got[number].append(told.seq)
+                    if len(got[number]) == events:
+                        return
+
+        parties = [MAL] * count + [ANN]
+        tasks = [asyncio.create_task(follow(number, who)) for number, who in enumerate(parties)]
+        while hub.watchers < count + 1:
+            await asyncio.sleep(0)
+        await settle()
+        ledger.commit(switch())
+        ledger.tell()
+        most = before = 0
+        while len(order) <= count:
+            await asyncio.sleep(0)  # others have their turn here
+            most, before = max(most, len(order) - before), len(order)
+        assert most <= 32, "the event loop belongs to others, too"
+        assert order.index(count) < 32, "a hundred watchers of one party do not delay another's only one"
+        for _ in range(events - 1):
+            ledger.commit(switch())
+            ledger.tell()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*tasks)
+        assert got == [[1, 2, 3, 4, 5]] * (count + 1)
+
+    with patch.object(module, "MAX_OF_ONE", count):
+        run(story)
+
+
+def test_what_is_sent_to_watchers_at_one_place_is_written_once() -> None:
+    async def story(ledger: Ledger, hub: Hub) -> None:
+        written: list[int] = []
+
+        def write(events: Any) -> bytes:
+            written.append(len(list(events)))
+            return b"text"
+
+        ledger.commit(switch(), switch())
+        ledger.tell()
+        await settle()
+        streams = [hub.watch(0, who) for who in (MAL, ANN, ROOT)]
+        for stream in streams:
+            assert (await anext(stream)).once(write) == b"text"
+            await stream.aclose()
+        assert written == [2]
+
+    run(story)
+
+
+def test_who_waits_is_let_go_at_the_end() -> None:
+    async def story(ledger: Ledger, hub: Hub) -> None:
+        async def follow() -> list[int]:
+            async with watching(hub, None, 60.0) as stream:
+                return [told.seq async for told in stream]
+
+        tasks = [asyncio.create_task(follow()) for _ in range(40)]
+        while hub.watchers < len(tasks):
+            await asyncio.sleep(0)
+        await settle()
+        ledger.commit(switch())
+        ledger.tell()
+        await settle()
+        hub.close()
+        async with asyncio.timeout(60):
+            assert await asyncio.gather(*tasks) == [[1]] * 40, "with all that there is"
 
     run(story)
 

@@ -13,7 +13,7 @@ from rota.app.service import Service
 from rota.core import events as e
 
 MAX_WATCHERS = 2000
-MAX_OF_ONE = 100  # by one caller who is no admin: each looks at its log a few times a second
+MAX_OF_ONE = 100  # by one person who is no admin, with the own agents: each looks at its log a few times a second
 
 
 class Bell:
@@ -33,14 +33,14 @@ class Bell:
         bell = asyncio.Event()
         self._watching.setdefault(run_id, set()).add(bell)
         self._count += 1
-        self._of_caller[who.name] += 1
+        self._of_caller[who.owner] += 1
         try:
             yield bell
         finally:
             self._count -= 1
-            self._of_caller[who.name] -= 1
-            if not self._of_caller[who.name]:
-                del self._of_caller[who.name]
+            self._of_caller[who.owner] -= 1
+            if not self._of_caller[who.owner]:
+                del self._of_caller[who.owner]
             others = self._watching[run_id]
             others.discard(bell)
             if not others:
@@ -50,8 +50,8 @@ class Bell:
         """Refuse one more follower of logs where there are too many, of this caller or of all."""
         if self._count >= MAX_WATCHERS:
             raise Unavailable(f"{MAX_WATCHERS} logs are being followed already; try again later")
-        if who.role is not Role.ADMIN and self._of_caller[who.name] >= MAX_OF_ONE:
-            raise Full(f"{who.name} follows {MAX_OF_ONE} logs already; close some before opening more")
+        if who.role is not Role.ADMIN and self._of_caller[who.owner] >= MAX_OF_ONE:
+            raise Full(f"{who.owner} follows {MAX_OF_ONE} logs already; close some before opening more")
 
     def close(self) -> None:
         """The server stops: who follows a log is sent away, and comes back to the next server where it was."""

@@ -210,8 +210,7 @@ class Guard:
 
     def _terms(self, scope: Scope, length: int) -> Terms:
         return Terms(
-            # agents have no bytes of their own: a person may have any number of them
-            party=scope["rota.party"] if scope["rota.by"] in NAMELESS else scope["rota.who"].owner,
+            party=scope["rota.owner"],
             length=length,
             most_bytes=self._most_bytes(scope),
             most_members=MAX_METRIC_MEMBERS if scope["path"].endswith("/metrics") else MAX_MEMBERS,
@@ -286,10 +285,13 @@ class Guard:
 
     def _mark(self, scope: Scope, known: Known, source: str) -> None:
         """For the routes. `rota.party` is to whom the request is accounted, `rota.source` where it comes from, in the
-        same words where nobody is known by a name. `rota.holds` is
-        for those that keep somebody for long: a token may be revoked meanwhile."""
+        same words where nobody is known by a name. `rota.owner` is to whom that is accounted of which agents have none
+        of their own, since a person may have any number of them. `rota.holds` is for those that keep somebody for long:
+        a token may be revoked meanwhile."""
         scope["rota.who"], scope["rota.by"], scope["rota.known"] = known.who, known.by, known
-        scope["rota.party"] = source if known.by in NAMELESS else known.who.name
+        nameless = known.by in NAMELESS
+        scope["rota.party"] = source if nameless else known.who.name
+        scope["rota.owner"] = source if nameless else known.who.owner
         scope["rota.holds"] = partial(self._house.gate.holds, known)
 
     def _buckets(self, who: Principal) -> Buckets:

@@ -2,7 +2,8 @@
 
 What makes or revokes a token is not told. The newest events are kept once, in a ring that all watchers share;
 a watcher is no more than a place in it, so a thousand of them cost little here; what is on its way to each, its
-connection bounds. Who comes back after a while reads what it missed from the store first, as far back as that goes. Who
+connection bounds. Watchers are told in turns (`fanout`), and those that are at the same place share what they are sent.
+Who comes back after a while reads what it missed from the store first, as far back as that goes. Who
 cannot keep up is dropped, and can come back at the place it had reached.
 
 Reading from the store is work: events are decoded and rendered. It is done in threads of its own, page by page, for one
@@ -14,10 +15,11 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from rota.api.answers import dumps
+from rota.api.fanout import FanOut
 from rota.api.filereads import FileReads
 from rota.api.render.events import as_message, is_secret
 from rota.app.authz import Principal, Role
@@ -29,10 +31,11 @@ from rota.core.run import ENDED
 RING = 10_000
 FROM_STORE = 200  # events of a page
 PAGE_BYTES = 1 << 20  # what a page keeps in memory until its watcher has read it, about
-TOGETHER_BYTES = 16 << 10  # what is sent at once, about
+TOGETHER_BYTES = 64 << 10  # what is sent at once, about
 MOST_TOGETHER = 256  # events
 MAX_WATCHERS = 20_000
-MAX_OF_ONE = 100  # watchers of one caller who is no admin
+MAX_OF_ONE = 100  # watchers of one person who is no admin, with those of the person's agents
+MAX_BATCHES = 16  # that are kept for the next watcher at the same place
 REPLAY_THREADS = 2
 
 
@@ -54,12 +57,25 @@ class Told:
         return self._text
 
 
+class Batch(list[Told]):
+    """Events that are told at once. What all watchers are sent of them is made once."""
+
+    def __init__(self, events: Iterable[Told]) -> None:
+        super().__init__(events)
+        self._made: dict[Callable[[Iterable[Told]], bytes], bytes] = {}
+
+    def once(self, make: Callable[[Iterable[Told]], bytes]) -> bytes:
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
+
+
 class Behind(Exception):
     """The watcher fell out of the ring: it does not read fast enough. It can come back after the last it got."""
 
 
 class TooMany(Exception):
-    """There are MAX_WATCHERS already, or MAX_OF_ONE of this caller."""
+    """There are MAX_WATCHERS already, or MAX_OF_ONE of this party."""
 
 
 class Hub:
@@ -69,12 +85,13 @@ class Hub:
         self._base = 0  # how many were taken out of the ring's front
         self._floor = 0  # every event after this one is in the ring
         self._owners: dict[str, str] = {}  # of live runs and reservations
-        self._news = asyncio.Event()  # set, and replaced by another, at every batch
+        self._batches: dict[int, Batch] = {}  # where it begins -> up to the newest event, or as much as is told at once
+        self._fanout = FanOut()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self.last = 0  # seq of the newest event
         self.watchers = 0
-        self._of_caller: Counter[str] = Counter()
+        self._of_party: Counter[str] = Counter()
         self._replays = FileReads(
             "rota-replay",
             threads=REPLAY_THREADS,
@@ -98,7 +115,7 @@ class Hub:
     def close(self) -> None:
         """Watchers come to their end, and back to the next server."""
         self._closed = True
-        self._news.set()
+        self._fanout.close()
 
     def _hear(self, first: int, events: Sequence[e.Event]) -> None:
         """On the writer's thread: hand over and return at once."""
@@ -116,8 +133,8 @@ class Hub:
             self._floor = self._ring[oldest - 1].seq
             del self._ring[:oldest]
             self._base += oldest
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        self._batches.clear()
+        self._fanout.tell()
 
     def _owner(self, event: e.Event) -> str | None:
         if isinstance(event, e.RunSubmitted):
@@ -133,61 +150,70 @@ class Hub:
             return self._owners.pop(event.run_id, "")
         return self._owners.get(event.run_id, "")
 
-    def refusal(self, who: Principal) -> str:
-        """Return why one more watcher of this caller would be too many; "" = it is welcome."""
+    def refusal(self, who: Principal, party: str = "") -> str:
+        """Return why one more watcher of this caller would be too many; "" = it is welcome. `party`: with whom it
+        counts; unless given, the person it is or acts for."""
+        party = party or who.owner
         if self.watchers >= MAX_WATCHERS:
             return f"{MAX_WATCHERS} are watching already"
-        if who.role is not Role.ADMIN and self._of_caller[who.name] >= MAX_OF_ONE:
-            return f"{who.name} has {MAX_OF_ONE} watchers of events already; close some before opening more"
+        if who.role is not Role.ADMIN and self._of_party[party] >= MAX_OF_ONE:
+            return f"{party} has {MAX_OF_ONE} watchers of events already; close some before opening more"
         return ""
 
     async def watch(
-        self, after: int | None, who: Principal, pause_s: float = 15.0
-    ) -> AsyncGenerator[Sequence[Told], None]:
+        self, after: int | None, who: Principal, pause_s: float = 15.0, party: str = ""
+    ) -> AsyncGenerator[Batch, None]:
         """Yield everything after `after` (None = from now on), then whatever happens, some events at a time. None at
         all = nothing to tell, for a while or in what came: an occasion to look whether the watcher is still welcome."""
-        why = self.refusal(who)
+        party = party or who.owner
+        why = self.refusal(who, party)
         if why:
             raise TooMany(why)
         self.watchers += 1
-        self._of_caller[who.name] += 1
+        self._of_party[party] += 1
         try:
             place = self.last if after is None else min(after, self.last)
             while place < (floor := self._floor):
-                page, place = await self._replays.read(who.name, partial(self._missed, place, floor))
+                page, place = await self._replays.read(party, partial(self._missed, place, floor))
                 for some in _together(page):
+                    await self._fanout.turn(party)
                     yield some
             index = self._base + bisect_right(self._ring, place, key=lambda told: told.seq)
-            async for news in self._follow(index, pause_s):
+            async for news in self._follow(index, party, pause_s):
                 yield news
         finally:
             self.watchers -= 1
-            self._of_caller[who.name] -= 1
-            if not self._of_caller[who.name]:
-                del self._of_caller[who.name]
+            self._of_party[party] -= 1
+            if not self._of_party[party]:
+                del self._of_party[party]
 
-    async def _follow(self, index: int, pause_s: float) -> AsyncIterator[Sequence[Told]]:
+    async def _follow(self, index: int, party: str, pause_s: float) -> AsyncIterator[Batch]:
         while True:
-            news = self._news
-            while index < self._base + len(self._ring):
-                if index < self._base:
-                    raise Behind
-                first = index - self._base
-                some = next(_together(self._ring[first : first + MOST_TOGETHER]))
-                index += len(some)
-                yield some
-            if self._closed:
+            if index < self._base + len(self._ring):
+                await self._fanout.turn(party)
+            elif self._closed:
                 return
-            if news is not self._news:  # something came while the last was sent
+            elif not await self._fanout.news(party, pause_s) or index == self._base + len(self._ring):
+                # nothing came for a while, or what came is not told, such as a token's end: the watcher may be of
+                # those it is about
+                if not self._closed:
+                    yield Batch(())
                 continue
-            try:
-                async with asyncio.timeout(pause_s):
-                    await news.wait()
-            except TimeoutError:
-                yield ()
-                continue
-            if index == self._base + len(self._ring) and not self._closed:
-                yield ()  # what came is not told, such as a token's end: the watcher may be of those it is about
+            if index < self._base:
+                raise Behind
+            some = self._batch(index)
+            index += len(some)
+            yield some
+
+    def _batch(self, index: int) -> Batch:
+        some = self._batches.get(index)
+        if some is None:
+            first = index - self._base
+            some = next(_together(self._ring[first : first + MOST_TOGETHER]))
+            if len(self._batches) >= MAX_BATCHES:
+                self._batches.clear()
+            self._batches[index] = some
+        return some
 
     def _missed(self, after: int, floor: int) -> tuple[list[Told], int]:
         """Read a page from the store, up to where the ring takes over: what is newer may be on its way into the ring.
@@ -217,17 +243,17 @@ class Hub:
         return owners[event.run_id]
 
 
-def _together(events: Iterable[Told]) -> Iterator[list[Told]]:
+def _together(events: Iterable[Told]) -> Iterator[Batch]:
     """Split events into what is sent at once: each write to a watcher costs more than an event in it."""
     some, size = list[Told](), 0
     for told in events:
         some.append(told)
         size += len(told.text)
         if size >= TOGETHER_BYTES:
-            yield some
+            yield Batch(some)
             some, size = [], 0
     if some:
-        yield some
+        yield Batch(some)
 
 
 def _writer(event: e.Event) -> str | None:

@@ -21,7 +21,9 @@ from typing import Any
 import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.protocol import State
 
 from rota.api.connections import Connections, Refusal, Seat, account, is_here, network
 from rota.api.guard import MAX_BODY
@@ -540,6 +542,18 @@ class _Watch(WebSocketsSansIOProtocol):
         super().handle_connect(event)
         if hasattr(self, "scope"):  # a handshake that failed has none
             self.scope["rota.hang_up"] = self._hang_up  # type: ignore[typeddict-unknown-key]
+
+    async def send(self, message: Any) -> None:
+        """Besides what ASGI knows: `rota.frames` of a `websocket.send` are whole messages as they go over the line,
+        which were written once for many watchers."""
+        frames = message.get("rota.frames")
+        if frames is None:
+            await super().send(message)
+            return
+        await self.writable.wait()
+        if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
+            raise ClientDisconnected
+        self.transport.write(frames)
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()

@@ -7,19 +7,20 @@ knows where to go on all the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import Header, Query, WebSocket
+from fastapi import Header, Query, Request, WebSocket
 from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
+from websockets.frames import Frame, Opcode
 
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep
 from rota.api.faults import faults
 from rota.api.house import House
-from rota.api.hub import MAX_WATCHERS, Behind, TooMany
+from rota.api.hub import MAX_WATCHERS, Batch, Behind, Told, TooMany
 from rota.api.patient import SEND_WITHIN_S, Patient
 from rota.api.router import Router
 from rota.app.authz import Principal
@@ -49,6 +50,7 @@ After = Annotated[int | None, Query(ge=0, le=MOST, description="The `seq` of the
     response_model=None,
 )
 async def events(
+    request: Request,
     house: HouseDep,
     who: Caller,
     after: After = None,
@@ -59,28 +61,43 @@ async def events(
     place = after
     if last_event_id is not None and _is_number(last_event_id):  # a browser that comes back; an odd one begins anew
         place = min(int(last_event_id), MOST)
-    why = house.hub.refusal(who)
+    party: str = request.scope["rota.owner"]
+    why = house.hub.refusal(who, party)
     if why:
         full = house.hub.watchers >= MAX_WATCHERS
         return Json({"detail": why}, 503 if full else 429, {"Retry-After": "5"})
-    return Patient(_sse(house, who, place))
+    return Patient(_sse(house, who, party, place))
 
 
-async def _sse(house: House, who: Principal, after: int | None) -> AsyncGenerator[bytes, None]:
+async def _sse(house: House, who: Principal, party: str, after: int | None) -> AsyncGenerator[bytes, None]:
     yield b"retry: 1000\n\n"
     if after is None:
         after = house.hub.last
         yield b'id: %d\nevent: hello\ndata: {"seq":%d}\n\n' % (after, after)
     try:
-        async with aclosing(house.hub.watch(after, who)) as news:
+        async with aclosing(house.hub.watch(after, who, party=party)) as news:
             async for some in news:
-                seen = [told for told in some if house.may_see_of(who, told.owner)]
-                if seen:
-                    yield b"".join([b"id: %d\ndata: %b\n\n" % (told.seq, told.text) for told in seen])
-                elif not some:
-                    yield b": still here\n\n"
+                piece = _seen(house, who, some, _as_sse) if some else b": still here\n\n"
+                if piece:
+                    yield piece
     except (Behind, TooMany, Unavailable, StoreError):
         yield b"event: dropped\ndata: {}\n\n"  # the client comes back with the id it has
+
+
+def _seen(house: House, who: Principal, some: Batch, write: Callable[[Iterable[Told]], bytes]) -> bytes:
+    """Write what this watcher may see; what all may see is written once for all."""
+    if not house.only_own(who):
+        return some.once(write)
+    return write(told for told in some if house.may_see_of(who, told.owner))
+
+
+def _as_sse(events: Iterable[Told]) -> bytes:
+    return b"".join([b"id: %d\ndata: %b\n\n" % (told.seq, told.text) for told in events])
+
+
+def _as_frames(events: Iterable[Told]) -> bytes:
+    """A message of a WebSocket for each."""
+    return b"".join([Frame(Opcode.TEXT, told.text).serialize(mask=False) for told in events])
 
 
 @router.websocket("/ws")
@@ -115,15 +132,14 @@ async def _tell(house: House, socket: WebSocket, after: int | None) -> int:
     try:
         if after is None:
             after = house.hub.last
-            await _send(socket, b'{"seq":%d,"type":"Hello"}' % after)
-        async with aclosing(house.hub.watch(after, who)) as news:
+            await _send(socket, {"text": f'{{"seq":{after},"type":"Hello"}}'})
+        async with aclosing(house.hub.watch(after, who, party=socket.scope["rota.owner"])) as news:
             async for some in news:
                 if not holds():
                     return UNKNOWN
-                for told in some:
-                    if house.may_see_of(who, told.owner):
-                        await _send(socket, told.text)
-                await asyncio.sleep(0)  # to one that reads fast nothing of the above waits
+                frames = _seen(house, who, some, _as_frames)
+                if frames:
+                    await _send(socket, {"rota.frames": frames})
     except (Behind, TimeoutError):
         return TOO_SLOW
     except (Unavailable, StoreError):
@@ -135,9 +151,10 @@ async def _tell(house: House, socket: WebSocket, after: int | None) -> int:
     return RESTARTING
 
 
-async def _send(socket: WebSocket, text: bytes) -> None:
+async def _send(socket: WebSocket, message: dict[str, str] | dict[str, bytes]) -> None:
+    """`rota.frames`: messages as they go over the line (see serve.py)."""
     async with asyncio.timeout(SEND_WITHIN_S):
-        await socket.send_text(text.decode("ascii"))
+        await socket.send({"type": "websocket.send", **message})
 
 
 async def _until_gone(socket: WebSocket) -> int:
