@@ -112,6 +112,32 @@ def test_what_an_admin_made_for_somebody_lends_nobody_its_account(rooted):
         assert (again.user, again.spec.account) == ("me", account)
 
 
+@pytest.mark.parametrize("author", [Role.USER, Role.AGENT])
+def test_what_a_person_wrote_and_an_admin_starts_has_that_persons_rights(rooted, author):
+    def started(**asked):
+        return rooted.do(SubmitMany((Submit(rooted.spec("true", **asked), user="me", author=author),)), ADMIN)[0]
+
+    assert started().spec.account == "me"
+    for account in ("root", "you"):
+        with pytest.raises(Forbidden, match="may run as me"):
+            started(account=account)
+    with pytest.raises(Invalid, match="grace_s"):
+        started(grace_s=80_000.0)
+    if author is Role.AGENT:
+        with pytest.raises(Invalid, match="priority: 4 is above"):
+            started(priority=4)
+    with pytest.raises(Forbidden, match="has no account on this machine"):
+        rooted.do(Submit(rooted.spec("true"), user="guest", author=author), ADMIN)
+
+
+def test_nobody_gets_an_admins_rights_by_starting_what_an_admin_wrote(rooted):
+    submit = Submit(rooted.spec("true"), held=True, author=Role.ADMIN)
+    assert rooted.do(submit, ME).spec.account == "me"
+    assert rooted.do(submit, ADMIN).spec.account is None
+    with pytest.raises(Forbidden, match="may run as me"):
+        rooted.do(Submit(rooted.spec("true", account="root"), author=Role.ADMIN), ME)
+
+
 def test_ones_own_is_changed_and_repeated_as_ever(rooted):
     run = rooted.do(Submit(rooted.spec("true"), held=True), ME)
     assert rooted.do(Edit(run.id, argv=("id",)), ROBOT).spec.argv == ("id",)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import pwd
 import subprocess
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
 import pytest
 
 from rota.api import grid
+from rota.api.house import House
+from rota.api.newsweep import AUTHOR, ChangedSweep, NewSweep, change_sweep, make_sweep
 from rota.api.render.sweep import progress_of, status_of
-from rota.app.errors import Invalid
+from rota.app.authz import Principal, Role
+from rota.app.commands import Draft, PutRecord
+from rota.app.errors import Invalid, Refused
 from rota.core.run import RunState
+from tests.api.kit import opened
 from tests.app.house import until
-from tests.doors.people import ANN, BEN, MakeServer, people
+from tests.doors.people import ANN, BEN, MakeServer, Person, people
 from tests.doors.server import Answer, Server
 
 S = RunState
@@ -163,6 +173,95 @@ def test_a_draft_that_is_started_twice_at_once_has_its_runs_once(server: Server,
     assert server.get(path).ok()["goal"] == "to be sure"
     for run_id in made[0]:
         server.post(f"/runs/{run_id}/stop")
+
+
+def own_account(person: str) -> str:
+    """As whom the jobs of a person run here."""
+    return person if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+
+
+WHO_AM_I: dict[str, Any] = {
+    "name": "who",
+    "base_command": "id -un #",
+    "parameters": {"n": [1]},
+    "workdir": "/",
+    "gpu_count": 0,
+    "status": "draft",
+}
+
+
+def account_of_its_run(starter: Person, sweep_id: str) -> str:
+    """Start a draft, and tell as whom its run ran, by the run's own word."""
+    (run_id,) = starter.call("PUT", f"/sweeps/{sweep_id}", {"status": "running"}).ok()["run_ids"]
+    until(lambda: starter.get(f"/runs/{run_id}").ok().get("ended_at"), "the run has ended")
+    return str(starter.get(f"/runs/{run_id}/logs").ok()["content"]).strip()
+
+
+def test_a_draft_runs_as_its_author_whoever_starts_it(make_server: MakeServer) -> None:
+    them = people(make_server(), boss="admin", **{ANN: "user"}, robot="agent")
+    for author in (ANN, "robot"):
+        for starter in (ANN, "boss"):
+            draft = them[author].post("/sweeps", WHO_AM_I).ok()
+            assert draft["user"] == ANN
+            assert account_of_its_run(them[starter], draft["id"]) == own_account(ANN), (author, starter)
+
+
+def test_a_draft_that_an_agent_has_changed_is_no_longer_an_admins(make_server: MakeServer) -> None:
+    """Daemon is an admin, so what daemon wrote runs as the server's own account; what its agent wrote does not."""
+    them = people(make_server(), **{ANN: "admin"}, robot="agent")
+    mine = them[ANN].post("/sweeps", WHO_AM_I).ok()
+    assert account_of_its_run(them[ANN], mine["id"]) == pwd.getpwuid(os.geteuid()).pw_name
+    changed = them[ANN].post("/sweeps", WHO_AM_I).ok()
+    path = f"/sweeps/{changed['id']}"
+    them["robot"].call("PUT", path, {"base_command": "echo changed; id -un #"}).ok()
+    them[ANN].call("PUT", path, {"base_command": "id -un #"}).ok()
+    assert account_of_its_run(them[ANN], changed["id"]) == own_account(ANN)
+    urgent = them[ANN].post("/sweeps", {**WHO_AM_I, "priority": 4}).ok()
+    refused = them["robot"].call("PUT", f"/sweeps/{urgent['id']}", {"base_command": "id"})
+    assert (refused.status, b"priority: 4 is above" in refused.body) == (422, True)
+
+
+def test_a_draft_asks_for_no_more_than_its_author_may(make_server: MakeServer) -> None:
+    them = people(make_server(), boss="admin", **{ANN: "user", BEN: "user"}, robot="agent")
+    kept_for_ben = them[BEN].post("/reservations", {"gpus": 1, "for_seconds": 3600}).ok()["id"]
+    for author, status, asked in (
+        ("robot", 422, {"priority": 4}),
+        (ANN, 422, {"grace_seconds": 80_000}),
+        (ANN, 403, {"account": "root"}),
+        (ANN, 403, {"reservation": kept_for_ben, "gpu_count": 1}),
+    ):
+        refused = them[author].post("/sweeps", {**WHO_AM_I, **asked})
+        assert refused.status == status, (asked, refused.body)
+    draft = them["boss"].post("/sweeps", {**WHO_AM_I, "grace_seconds": 80_000}).ok()
+    (run_id,) = them["boss"].call("PUT", f"/sweeps/{draft['id']}", {"status": "pending"}).ok()["run_ids"]
+    assert them["boss"].get(f"/runs/{run_id}").ok()["grace_seconds"] == 80_000, "an admin's own is as it was"
+
+
+def test_a_draft_of_an_earlier_version_is_an_admins_only_for_the_admin_who_made_it(tmp_path: Path) -> None:
+    """It does not tell who has written it."""
+    boss, chief = Principal("boss", Role.ADMIN), Principal("chief", Role.ADMIN)
+    long_grace = NewSweep(**WHO_AM_I, grace_seconds=80_000)
+
+    async def started(house: House, starter: Principal) -> int:
+        record, _ = await make_sweep(house, boss, "token", long_grace, key=None, dry_run=False)
+        body = {name: value for name, value in record.body.items() if name != AUTHOR}
+        house.service.do(boss, PutRecord(Draft("sweep", record.id, json.dumps(body))))
+        old = house.service.record("sweep", record.id)
+        assert old is not None
+        _, states = await change_sweep(house, starter, old, {}, ChangedSweep(status="pending"), dry_run=False)
+        return len(states)
+
+    with opened(tmp_path) as house:
+        assert asyncio.run(started(house, boss)) == 1
+        with pytest.raises(Refused):
+            asyncio.run(started(house, chief))
+
+
+def test_a_draft_is_taken_although_the_queue_is_full(make_server: MakeServer) -> None:
+    server = make_server()
+    server.put("/orchestrator/policy", {"max_queue": 1}).ok()
+    server.post("/sweeps", {**LONG, "max_runs": 1}).ok()
+    server.post("/sweeps", {**LONG, "status": "draft"}).ok()
 
 
 def test_changes_of_a_sweep_at_the_same_time_are_all_kept(server: Server) -> None:

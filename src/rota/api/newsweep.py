@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -32,10 +33,10 @@ from rota.api.house import House
 from rota.api.newrun import Note
 from rota.api.shelf import Shelf, owner_of
 from rota.api.sweepbook import KIND
-from rota.app.authz import Principal, Role
+from rota.app.authz import Principal, Role, weaker
 from rota.app.budget import MAX_MANY_BYTES, too_large
 from rota.app.commands import Draft, PutRecord, Submit, SubmitMany
-from rota.app.errors import Conflict, Invalid
+from rota.app.errors import Conflict, Full, Invalid
 from rota.app.ports import Record
 from rota.app.problems import visible
 from rota.app.submit import digest_of
@@ -135,7 +136,8 @@ async def make_sweep(
     owner = _user(who, by, asked.user)
     body = _body(house, asked, owner)
     if asked.status == "draft":
-        _submits(house, who, asked, sweep_id, owner=owner, key=key, most=1)  # it must be one that could be made
+        body[AUTHOR] = who.role
+        await _must_be_makeable(house, who, asked, sweep_id, owner=owner, author=who.role)
         return await Shelf(house, who).add(Draft(KIND, sweep_id, ""), body, request, key, dry_run), {}
     body[once.REQUEST] = once.hash_of(request)
     return await _make(house, who, asked, sweep_id, owner=owner, body=body, key=key, dry_run=dry_run)
@@ -152,9 +154,10 @@ async def _make(
     key: str | None,
     dry_run: bool,
     seen: str = "",
+    author: Role | None = None,
 ) -> tuple[Record, Mapping[str, RunState]]:
     def make() -> list[Run]:
-        submits = _submits(house, who, asked, sweep_id, owner=owner, key=key, most=asked.max_runs)
+        submits = _submits(house, who, asked, sweep_id, owner=owner, key=key, most=asked.max_runs, author=author)
         command = SubmitMany(submits, (Draft(KIND, sweep_id, json.dumps(body), seen=seen),))
         made: list[Run] = house.service.try_out(who, command) if dry_run else house.service.do(who, command, None)
         return made
@@ -164,6 +167,30 @@ async def _make(
     if record is None:
         record = Record(KIND, sweep_id, "", 0, runs[0].submitted_at, who.name, body)
     return record, {run.id: run.state for run in runs}
+
+
+async def _must_be_makeable(
+    house: House, who: Principal, asked: NewSweep, sweep_id: str, *, owner: str, author: Role
+) -> None:
+    """Refuse a draft of which no run could be made, above all one that asks for more than its author may have."""
+
+    def try_out() -> None:
+        submits = _submits(house, who, asked, sweep_id, owner=owner, key=None, most=1, author=author)
+        with suppress(Full):  # there may be room by the time that it is started
+            house.service.try_out(who, SubmitMany(submits))
+
+    await house.sweeps.read(who.name, try_out)
+
+
+def _author_of(record: Record, who: Principal) -> Role:
+    """Return the weakest role of those who wrote this draft. One of an earlier version does not tell: it is an admin's
+    only for the admin who made it."""
+    kept = record.body.get(AUTHOR)
+    if kept is not None:
+        return Role(kept)
+    return (
+        Role.ADMIN if who.role is Role.ADMIN and record.by == who.name and owner_of(record) == who.owner else Role.USER
+    )
 
 
 def _body(house: House, asked: NewSweep, owner: str) -> Object:
@@ -180,12 +207,21 @@ def _body(house: House, asked: NewSweep, owner: str) -> Object:
     }
 
 
+AUTHOR = "author_role"  # of a draft: by its rights the runs are made, whoever starts it
 _KEPT = {"name", "base_command", "parameters", "max_runs", "chat_session_id", "ui_config", "creation_context"}
 _OF_RUNS = set(Extras.model_fields) - {"idempotency_key", "argv"} | {"gpu_count", "priority", "auto_start"}
 
 
 def _submits(
-    house: House, who: Principal, asked: NewSweep, sweep_id: str, *, owner: str, key: str | None, most: int
+    house: House,
+    who: Principal,
+    asked: NewSweep,
+    sweep_id: str,
+    *,
+    owner: str,
+    key: str | None,
+    most: int,
+    author: Role | None,
 ) -> tuple[Submit, ...]:
     if not asked.base_command.strip():
         raise Invalid("base_command: is empty; give what to run", "base_command")
@@ -208,8 +244,10 @@ def _submits(
             group=sweep_id,
         )
         own_key = f"{once.hash_of([KIND, key])[:32]}#{number}" if key else None
-        submit = submit_of(spec, who, "", asked, user=None, held=held, key=own_key, private=house.settings.private)
-        submit = replace(submit, user="" if owner == who.owner else owner)
+        private = house.settings.private
+        submit = submit_of(spec, who, "", asked, user=None, held=held, key=own_key, private=private)
+        blind = submit.blind or (private and author not in (None, Role.ADMIN))
+        submit = replace(submit, user="" if owner == who.owner else owner, author=author, blind=blind)
         found.append(replace(submit, digest=digest_of(submit)))
     return tuple(found)
 
@@ -254,12 +292,27 @@ async def change_sweep(
         kept = {name: value for name, value in body.items() if name in NewSweep.model_fields and value is not None}
         run = {name: value for name, value in body["run"].items() if name != "reservation" or value}
         whole = NewSweep(**{**kept, **run, "status": asked.status or "draft"})
+        before = _author_of(record, who)
+        author = weaker(before, who.role)
         if asked.status in ("pending", "running"):
             body |= {"draft": False, "run": {}}
             return await _make(
-                house, who, whole, record.id, owner=owner, body=body, key=None, dry_run=dry_run, seen=seen
+                house,
+                who,
+                whole,
+                record.id,
+                owner=owner,
+                body=body,
+                key=None,
+                dry_run=dry_run,
+                seen=seen,
+                author=author,
             )
-        _submits(house, who, whole, record.id, owner=owner, key=None, most=1)
+        body[AUTHOR] = author
+        if author is before:
+            _submits(house, who, whole, record.id, owner=owner, key=None, most=1, author=author)
+        else:
+            await _must_be_makeable(house, who, whole, record.id, owner=owner, author=author)
     elif "base_command" in given and not given["base_command"].strip():
         raise Invalid("base_command: is empty; give what to run", "base_command")
     command = PutRecord(Draft(KIND, record.id, json.dumps(body), seen=seen), owner=owner)

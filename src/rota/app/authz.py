@@ -55,6 +55,7 @@ MAY: Mapping[Role, Mapping[Act, On]] = {
     Role.VIEWER: {},
 }
 
+_FROM_STRONG = (Role.ADMIN, Role.USER, Role.AGENT, Role.VIEWER)
 HIGHEST_PRIORITY: Mapping[Role, int] = {Role.ADMIN: 4, Role.USER: 4, Role.AGENT: 2, Role.VIEWER: 0}
 
 
@@ -70,6 +71,11 @@ class Principal:
     def owner(self) -> str:
         """In whose name its runs are."""
         return self.acts_for or self.name
+
+
+def weaker(one: Role, other: Role) -> Role:
+    """Return the role that may do less."""
+    return max(one, other, key=_FROM_STRONG.index)
 
 
 def may(who: Principal, act: Act, owner: str | None = None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rota.app.authz import Role
 from rota.core.policy import Policy
 from rota.core.run import RunState, Spec
 
@@ -31,6 +32,7 @@ class Submit:
     blind: bool = False  # other people's runs are hidden from this one: they cannot be depended on
     checked: bool = False  # a door has seen to it that every field is of its type
     digest: str = ""  # of what was asked for, where it was made outside the writer's turn; see submit.digest_of
+    author: Role | None = None  # the role of the one who wrote the command, where the principal only starts it
 
 
 @dataclass(frozen=True, slots=True)

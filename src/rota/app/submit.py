@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rota.app import records
-from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, Role, authorise
+from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, Role, authorise, weaker
 from rota.app.budget import must_fit_one_command
 from rota.app.commands import Rerun, Submit, SubmitMany
 from rota.app.desk import Desk
@@ -118,21 +118,30 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
     if known is not None:
         return _Ready(command, user, digest, known=known)
     command = _with_shared_env(desk, command)
-    for name, problem in problems(desk, command.spec, HIGHEST_PRIORITY[who.role]):
+    judged = _judged(who, user, command.author)
+    for name, problem in problems(desk, command.spec, HIGHEST_PRIORITY[judged.role]):
         raise Invalid(f"{name}: {problem}", name)
     desk.envs.mark_sound(command.spec.env)
     if command.spec.reservation:
-        must_be_usable(desk, who, user, command.spec, blind=command.blind)
+        must_be_usable(desk, judged, user, command.spec, blind=command.blind)
     if command.spec.filler:
         command = replace(command, spec=as_filler(command.spec))
-    command = _with_account(desk, who, _with_grace(desk, who, command))
+    command = _with_account(desk, judged, _with_grace(desk, judged, command))
     _room(desk, user, command, ahead)
-    _must_fit_budget(desk, who, user, command, ahead)
-    waiting_on = _pending(desk, command.spec.depends_on, who.owner if command.blind else None)
+    _must_fit_budget(desk, judged, user, command, ahead)
+    waiting_on = _pending(desk, command.spec.depends_on, judged.owner if command.blind else None)
     written = records.check_all(desk, who, command.records, user, blank=True)
     ahead.by_user[user] += 1
     ahead.held += command.held
     return _Ready(command, user, digest, waiting_on, written)
+
+
+def _judged(who: Principal, user: str, author: Role | None) -> Principal:
+    """Return by whose rights a submit is judged: who starts what another wrote lends that one neither an account nor
+    any other right, and gets none by it."""
+    if author is None or weaker(who.role, author) is Role.ADMIN:
+        return who
+    return Principal(user, weaker(who.role, author))
 
 
 def _with_account(desk: Desk, who: Principal, command: Submit) -> Submit:
