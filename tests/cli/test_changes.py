@@ -87,13 +87,15 @@ def test_the_policy_is_changed_and_nonsense_is_refused(lab: Lab) -> None:
     assert lab.json("policy", "set", "max_concurrent_jobs=3")["max_concurrent_jobs"] == 3
     assert lab.json("policy", "set", "--dry-run", "max_concurrent_jobs=9")["max_concurrent_jobs"] == 9
     would = lab.out("policy", "set", "--dry-run", "max_concurrent_jobs=9")
-    assert would.startswith("would be; nothing was done:\n") and "max_concurrent_jobs" in would
+    assert would.splitlines()[:2] == ["would change; nothing was done:", "max_concurrent_jobs  3 -> 9"]
+    assert "scheduling_algorithm" not in would, "which stays"
+    assert lab.out("policy", "set", "max_concurrent_jobs=3") == "nothing changes: the policy is like that already\n"
     assert lab.json("policy", "show")["max_concurrent_jobs"] == lab.json("policy")["max_concurrent_jobs"] == 3
     lab.out("policy", "set", "max_concurrent_jobs=0")
     would = lab.out("policy", "set", "--dry-run", "policy=auto", "patience=0.5")
-    assert would.splitlines()[1].split(maxsplit=1) == ["policy", "auto (patience 0.5)"]
+    assert would.splitlines()[1].split(maxsplit=1) == ["policy", "auto -> auto (patience 0.5)"]
     rows = [line.split(maxsplit=1) for line in would.splitlines()]
-    assert ["patience", "0.5  (by default 1.0)"] in rows and "twice as urgent" in would
+    assert ["patience", "1.0 -> 0.5"] in rows and "twice as urgent" in would
     assert max(len(line) for line in would.splitlines()) <= 80
     lab.out("policy", "set", "patience=0.5", "policy=easy")
     assert lab.json("policy", "set", "--dry-run", "enable_preemption=default")["enable_preemption"] is False

@@ -60,7 +60,7 @@ def change(pairs: tuple[str, ...], dry_run: bool, as_json: bool, server: str) ->
     if as_json:
         emit(found)
     else:
-        click.echo(f"would be; nothing was done:\n{_lines(found)}" if dry_run else _lines(found))
+        click.echo(_changes(known, found, dry_run))
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -118,6 +118,23 @@ def _lines(policy: Mapping[str, Any]) -> str:
             other = "" if usual.get(word, value) == value else f"  (by default {_shown(usual[word])})"
             shown.append((word, "\n".join([f"{_shown(value)}{other}", *wrap(ABOUT.get(word, ""), WIDTH)])))
     return f"{facts(shown)}\n\nto go back: rota policy set KEY=default"
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any], dry_run: bool) -> str:
+    """Each knob that another value is set to, both values, and below them what it is for."""
+    from rota.cli.simulate.server import called
+    from rota.cli.table import facts
+    from rota.core.knobs import ABOUT
+
+    old, new = ({**policy, "policy": called(policy)} for policy in (before, after))
+    changed = [word for word, value in new.items() if old.get(word) != value]
+    if not changed:
+        return "nothing changes: the policy is like that already"
+    rows = [
+        (word, "\n".join([f"{_shown(old.get(word))} -> {_shown(new[word])}", *wrap(ABOUT.get(word, ""), WIDTH)]))
+        for word in changed
+    ]
+    return f"{'would change; nothing was done' if dry_run else 'changed'}:\n{facts(rows)}\n\nall of it: rota policy"
 
 
 def _shown(value: Any) -> str:
