@@ -100,6 +100,23 @@ def test_a_strict_request_with_a_field_nobody_knows_is_refused(server: Server) -
     assert [sweep["id"] for sweep in server.get("/sweeps").ok()] == [wild]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field", "meant"),
+    [
+        ("/sweeps", {"name": "s", "base_command": "true", "params": {"x": [1]}}, "parameters", "params"),
+        ("/runs", {"name": "n", "comand": "true"}, "command", "comand"),
+        ("/queue/submit", {"run_id": "n", "user": "u", "command": "true", "gpus": 1}, "gpu_count", "gpus"),
+        ("/reservations", {"gpu_count": 1, "for_seconds": 60}, "gpus", "gpu_count"),
+        ("/reservations", {"gpus": 1, "for": 60}, "for_seconds", "for"),
+    ],
+)
+def test_a_field_that_is_missing_is_looked_for_among_those_that_were_sent(
+    server: Server, path: str, body: dict[str, Any], field: str, meant: str
+) -> None:
+    (fault,) = server.post(path, body).json["detail"]
+    assert fault["loc"] == ["body", field] and fault["msg"].endswith(f"; did you mean it by {meant}?"), fault
+
+
 def test_a_dry_run_asked_for_in_the_body_is_not_done_in_earnest(server: Server) -> None:
     for path, body in (
         ("/runs", {"name": "n", "command": "true"}),

@@ -151,6 +151,10 @@ class Making(Body):
             unknown_fields.refuse(self.model_extra, type(self).model_fields)
         return unknown_fields.described(self.model_extra, type(self).model_fields)
 
+    def meant_as(self, field: str) -> str:
+        """Return what to add to the refusal of a field that is missing; see `unknown_fields.meant_as`."""
+        return unknown_fields.meant_as(field, self.model_extra or ())
+
     def known(self) -> dict[str, Any]:
         return self.model_dump(include=set(type(self).model_fields))
 
@@ -222,7 +226,10 @@ def spec_of(
     group: str = "",
 ) -> Spec:
     if (command is None) == (extras.argv is None):
-        raise Invalid("command: give either `command`, a line for the shell, or `argv`, a list of words", "command")
+        meant = extras.meant_as("command") if command is None else ""
+        raise Invalid(
+            f"command: give either `command`, a line for the shell, or `argv`, a list of words{meant}", "command"
+        )
     if command is not None and not command.strip():
         raise Invalid("command: is empty; give what to run", "command")
     if workdir is not None and not workdir.strip():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.api.answers import Json
+from rota.api.unknown_fields import meant_as
 from rota.app.errors import Conflict, Forbidden, Full, Invalid, NoSpace, NotFound, Refused, Unavailable
 from rota.app.ports import FileBusy, StoreError
 from rota.core.descriptors import SHORTAGE
@@ -106,12 +108,21 @@ async def misshapen(request: Request, error: Exception) -> Response:
         {
             "type": item["type"],
             "loc": [_part(p) for p in item["loc"]],
-            "msg": NO_SUCH_FIELD if item["msg"] == PYDANTICS_WORDS else item["msg"],
+            "msg": _message(item),
             "input": shown(item.get("input")),
         }
         for item in error.errors()[:20]
     ]
     return Json({"detail": faults}, 422)
+
+
+def _message(item: Mapping[str, Any]) -> str:
+    if item["msg"] == PYDANTICS_WORDS:
+        return NO_SUCH_FIELD
+    sent = item.get("input")
+    if item["type"] == "missing" and isinstance(sent, Mapping):
+        return f"{item['msg']}{meant_as(str(item['loc'][-1]), map(str, sent))}"
+    return str(item["msg"])
 
 
 async def plain(request: Request, error: Exception) -> Response:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from heapq import nsmallest
+from itertools import islice
 
 from fastapi.exceptions import RequestValidationError
 
@@ -26,13 +27,16 @@ OTHER_WORDS = {
     "directory": "workdir",
     "duration": "estimated_duration_seconds",
     "environment": "env",
+    "for": "for_seconds",
     "estimate": "estimated_duration_seconds",
     "gpu": "gpu_count",
+    "gpu_count": "gpus",
     "gpus": "gpu_count",
     "gres": "gpu_count",
     "grid": "parameters",
     "held": "auto_start",
     "job_name": "name",
+    "length": "for_seconds",
     "limit": "time_limit_seconds",
     "mem": "memory_gb",
     "n_gpus": "gpu_count",
@@ -64,6 +68,14 @@ def refuse(names: Iterable[str], known: Collection[str]) -> None:
     ]
     if faults:
         raise RequestValidationError(faults)
+
+
+def meant_as(field: str, sent: Iterable[str]) -> str:
+    """Return the question whether one of the names that were sent was meant as this missing field; "" for none."""
+    for name in islice(sent, MOST_NAMES):
+        if name != field and nearest(name, (field,)) == field:
+            return f"; did you mean it by {name}?"
+    return ""
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:

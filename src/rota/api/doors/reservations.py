@@ -109,13 +109,14 @@ async def reserve(
     try:
         made: Reservation = await act(house, who, command, dry_run)
     except Invalid as error:
-        refuse_in_their_words(error)
+        refuse_in_their_words(error, asked)
     return Json(marked(Calendar(house, who).one(made), dry_run, ignored))
 
 
-def refuse_in_their_words(error: Invalid) -> NoReturn:
+def refuse_in_their_words(error: Invalid, asked: NewReservation) -> NoReturn:
     name = THEIRS.get(error.field or "", error.field)
-    raise AsAsked(f"{name}: {error.message.removeprefix(f'{error.field}: ')}", name) from error
+    meant = asked.meant_as(name) if name else ""
+    raise AsAsked(f"{name}: {error.message.removeprefix(f'{error.field}: ')}{meant}", name) from error
 
 
 @router.delete(
