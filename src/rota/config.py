@@ -150,7 +150,7 @@ SOURCES = (
     Source(
         "ordering",
         ("ROTA_SCHEDULING_POLICY", "RESEARCH_AGENT_SCHEDULING_POLICY"),
-        _one_of("priority", "fcfs", "sjf", "fair_share", *NAMES),
+        _one_of(*dict.fromkeys(("priority", "fcfs", "sjf", "fair_share", *NAMES))),
     ),
     Source("queue_capacity", ("ROTA_QUEUE_CAPACITY", "RESEARCH_AGENT_MAX_QUEUE_SIZE"), _number(1, 200_000)),
     Source("cluster_type", ("ROTA_CLUSTER_TYPE", "RESEARCH_AGENT_CLUSTER_TYPE"), _kind),

@@ -107,6 +107,8 @@ def test_a_bad_value_is_named(name: str, text: str) -> None:
     said = str(caught.value)
     assert said.startswith(name)
     assert len(said) < 400
+    words = said.partition("is not one of ")[2].split(", ")
+    assert len(words) == len(set(words)), "each right value once"
     if "TOKEN" in name:
         assert text.strip() == "" or text not in said, "no secret is shown"
         assert "same" not in said

@@ -457,5 +457,7 @@ def test_a_taken_port_is_named() -> None:
             serve.listen("127.0.0.1", port, 0)
         with pytest.raises(CannotStart, match="--lease-port"):
             serve.listen("127.0.0.1", 0, port)
+        with pytest.raises(CannotStart, match=f"cannot both listen on port {port}.*--lease-port"):
+            serve.listen("127.0.0.1", port, port)
     with pytest.raises(CannotStart, match="no address"):
         serve.listen("nowhere.invalid", 0, 0)

@@ -65,6 +65,7 @@ def test_a_user_unit(tmp_path: Path) -> None:
     assert parsed["Service"]["EnvironmentFile"] == f"-{home}/.config/rota/rota.env"
     assert stat.S_IMODE(env_file.stat().st_mode) == 0o600
     assert "systemctl --user enable --now rota.socket rota.service" in said
+    assert "`systemctl --user edit rota`" in unit.read_text()
     assert streams(unit.with_name("rota.socket")) == [
         "127.0.0.1:10000",
         "127.0.0.1:9123",

@@ -53,6 +53,8 @@ def test_from_a_token_to_a_run_of_ones_own(closed: Lab, tmp_path: Path) -> None:
     listed = [one for one in closed.json("token", "list") if one["note"] == "laptop"]
     assert [one["user"] for one in listed] == ["ann"] and token not in str(listed)
     assert closed.rota("token", "create", "--user", "no spaces allowed").returncode == 2
+    nobody = closed.rota("token", "create", "--user", "")
+    assert nobody.returncode == 2 and b"user: use 1 to 64 letters" in nobody.stderr
     closed.out("token", "revoke", listed[0]["id"])
     assert closed.rota("queue", env=env).returncode == 77
     assert closed.rota("token", "revoke", "nothing").returncode == 75

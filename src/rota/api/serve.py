@@ -69,6 +69,11 @@ def listen(
     given = given or {}
     if "unix" in given and not unix:
         raise CannotStart("a unix socket was passed (LISTEN_FDS), but ROTA_UNIX_SOCKET is off; leave one of them out")
+    if port and port == lease_port and not {"main", "lease"} & given.keys():
+        raise CannotStart(
+            f"the server and its lease door cannot both listen on port {port}; choose another with --lease-port "
+            "(0 does without the lease door's own port: its routes are on the server's, too)"
+        )
     main = given.get("main") or _bind(host, port, "--port")
     if "lease" in given or not lease_port:
         return Sockets(main, given.get("lease"), given.get("unix"))

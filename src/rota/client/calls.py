@@ -353,8 +353,9 @@ def create_token(
     user: str, *, role: str = "user", expires_s: float | None = None, acts_for: str = "", note: str = ""
 ) -> Call[Token]:
     """Its secret is in the answer, and nowhere else afterwards. Never tried twice: that could make two."""
-    body = {"user": user, "role": role, "expires_seconds": expires_s, "acts_for": acts_for, "note": note}
-    return Call("POST", "/tokens", answers.token, body={name: value for name, value in body.items() if value})
+    more = {"expires_seconds": expires_s, "acts_for": acts_for, "note": note}
+    body = {"user": user, "role": role, **{name: value for name, value in more.items() if value}}
+    return Call("POST", "/tokens", answers.token, body=body)
 
 
 def revoke_token(token_id: str) -> Call[Json]:

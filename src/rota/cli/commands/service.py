@@ -164,6 +164,7 @@ def unit_text(site: Site, account: str = "") -> str:
     return fill(
         UNIT,
         {
+            "SYSTEMCTL": site.systemctl,
             "ROTA": " ".join(map(quoted, _this_rota())),
             "ENV_FILE": str(site.env_file).replace("%", "%%"),
             "OWN": "\n".join(own),
