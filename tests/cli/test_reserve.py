@@ -71,6 +71,8 @@ def test_a_run_names_what_is_kept(office: Lab) -> None:
     for named in (kept[:10], kept[-8:], "Training Day"):
         run_id = office.submit("--held", "--reservation", named, "-G", "1", "--", "true")
         assert office.show(run_id)["reservation"] == kept
+    tried = office.out("submit", "--reservation", kept, "-G", "1", "-t", "3h", "--dry-run", "--", "true")
+    assert tried.startswith("would be accepted; nothing was done; note: it may run on after reservation ")
     batch = office.slurm("sbatch", "--parsable", "--hold", "--reservation=Training Day", "--gpus=1", "--wrap", "true")
     assert office.show(batch.strip())["reservation"] == kept
     assert "--reservation: is empty" in office.slurm_all("sbatch", "--reservation=", "--wrap", "true").stderr.decode()

@@ -80,7 +80,7 @@ def command(command: tuple[str, ...], line: str, server: str, **options: Any) ->
         elif options["quiet"]:
             click.echo(run_id)
         else:
-            _tell(client, run_id, dry_run, staying)
+            _tell(client, run, dry_run, staying)
             _suggest(run)
         for text in run.get("warnings") or ():
             say(f"note: {plain(text)}")
@@ -142,11 +142,13 @@ def _dependency(client: Client, text: str) -> dict[str, str]:
     return {"run_id": full_id(client, run_id), "when": when or "succeeded"}
 
 
-def _tell(client: Client, run_id: str, dry_run: bool, staying: bool) -> None:
+def _tell(client: Client, run: Any, dry_run: bool, staying: bool) -> None:
     from rota.cli.follow import joined, place
 
+    run_id = str(run.get("id"))
     if dry_run:
-        click.echo("would be accepted; nothing was done")
+        note = f"; note: it {plain(run['note'])}" if run.get("note") else ""
+        click.echo(f"would be accepted; nothing was done{note}")
     elif staying:
         say(joined(run_id))
     else:
