@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -322,6 +323,25 @@ def test_a_server_on_another_directory_does_not_start(postgres: Postgres, tmp_pa
         assert rota.wait(run.id, 60).attempts_made == 1
     with open_rota(two) as opened:
         assert opened.service.run(run.id).state is RunState.CANCELLED
+
+
+def test_a_lost_directory_is_replaced_as_the_refusal_says(postgres: Postgres, tmp_path: Path) -> None:
+    """A run was active when the machine broke: neither its directory nor its server will end it."""
+    url, me = postgres.new_database(), Principal("ann", Role.ADMIN)
+    one, two = (Settings(tmp_path / name, database_url=url, simulated=(1, 2)) for name in ("one", "two"))
+    with open_rota(one) as opened:
+        rota = opened.service
+        ending = f"until [ -e {tmp_path}/over ]; do sleep 0.1; done"
+        run: Run = rota.do(me, Submit(Spec("t", ("/bin/sh", "-c", ending), "/", max_retries=0)))
+        until(lambda: rota.run(run.id).state is RunState.RUNNING, "it runs")
+    (tmp_path / "over").touch()
+    with pytest.raises(CannotStart, match="If that directory is lost") as caught, open_rota(two):
+        pass
+    found = re.search(r"write (\w+) into (\S+):", str(caught.value))
+    assert found is not None
+    Path(found[2]).write_text(found[1] + "\n")
+    with open_rota(two) as opened:
+        until(lambda: opened.service.run(run.id).state is RunState.LOST, "it is taken for lost")
 
 
 def test_old_ones_pass_when_nothing_needs_them(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,9 @@ def bind_house(store: SqlStore, data_dir: Path) -> None:
         if bound and bound.get("id") != mine and active:
             raise StoreUnusable(
                 f"this database belongs to the data directory {bound.get('place')}, not to {here}, and {active} runs "
-                "are active there; use that directory, or end those runs with its server first"
+                "are active there; use that directory, or end those runs with its server first. If that directory is "
+                f"lost and nothing of it runs any more, write {bound.get('id')} into {data_dir / FILE}: those runs are "
+                "then taken for lost and tried again"
             )
         body = rows.dumps({"id": mine, "place": here})
         connection.exec_driver_sql(store.upsert_setting, (KEY, body, rows.checksum(KEY, body)))
