@@ -121,6 +121,23 @@ def test_a_taken_port_is_named_before_anything_is_opened(tmp_path: Path) -> None
     assert not (tmp_path / "other").exists()
 
 
+def test_what_lies_in_the_place_of_its_files_is_replaced_or_named(tmp_path: Path) -> None:
+    """To read a FIFO would wait for ever; what cannot be replaced was told as output that cannot be written."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "lock").touch()
+    (data / "nudge").write_text("no FIFO")
+    os.mkfifo(data / "session.key")
+    with up(tmp_path):
+        assert (data / "nudge").is_fifo() and (data / "session.key").is_file()
+    (data / "nudge").unlink()
+    (data / "nudge").mkdir()
+    argv = [ROTA, "serve", "--port", "0", "--lease-port", "0", "--data-dir", str(data), "--nodes", "1", "--gpus", "2"]
+    done = subprocess.run(argv, env=clean_env(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 75
+    assert f"{data}/nudge: Is a directory" in done.stderr and "output" not in done.stderr
+
+
 def test_under_make_it_is_said_how_flags_go_through_it(tmp_path: Path) -> None:
     """`-o install`: what this test runs with is there already, and stays as it is."""
     root = Path(__file__).parents[2]

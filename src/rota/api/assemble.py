@@ -97,11 +97,9 @@ def _named(name: str, policy: Policy) -> Policy:
 
 def _own_secret(path: Path) -> bytes:
     """Return what signs browser sessions, so that they outlive a restart. One that was cut short could be guessed."""
-    try:
-        secret = path.read_bytes()
-    except FileNotFoundError:
-        pass
-    else:
+    if path.exists():
+        # anything but a file is replaced: to read a FIFO would wait for ever
+        secret = path.read_bytes() if path.is_file() else b""
         if len(secret) >= SECRET_BYTES:
             return secret
         log.error("%s is damaged: a new one is made, and people have to log in again", path)

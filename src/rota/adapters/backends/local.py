@@ -13,6 +13,7 @@ import logging
 import os
 import pwd
 import signal
+import stat
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -100,8 +101,7 @@ class LocalBackend:
             # other accounts must reach their own checkpoints, and nothing else
             mode = 0o711 if name in ("", "checkpoints") and os.geteuid() == 0 else 0o700
             os.makedirs(f"{self._root}/{name}", mode=mode, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.mkfifo(f"{self._root}/nudge", 0o600)
+        _make_fifo(f"{self._root}/nudge")
         self._clear_tmp()
         self._undertaker = ThreadPoolExecutor(2, "rota-undertaker")
         self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
@@ -490,6 +490,18 @@ def _checked(attempt_id: str) -> str:
     if not is_attempt_id(attempt_id):
         raise ValueError(f"not an attempt id: {attempt_id!r}")
     return attempt_id
+
+
+def _make_fifo(path: str) -> None:
+    """Make the FIFO that shims write to. Whatever else has its name is replaced: nothing is kept in it."""
+    try:
+        if not stat.S_ISFIFO(os.lstat(path).st_mode):
+            log.warning("%s is no FIFO; it is replaced", path)
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(path, 0o600)
 
 
 def _is_barren(sight: claims.Held, shim: int) -> bool:

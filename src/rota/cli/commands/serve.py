@@ -76,8 +76,23 @@ def run(flags: dict[str, Any], *, friendly: bool) -> None:
     verbose = flags["verbose"]
     settings = settings_of(flags)
     observe.configure(settings.shared_token, verbose=verbose)
+    unwritten: list[OSError] = []
+
+    def say(text: str) -> None:
+        try:
+            click.echo(text)
+        except OSError as error:
+            unwritten.append(error)
+            raise
+
     try:
-        code = serve(settings, click.echo, friendly=friendly)
+        code = serve(settings, say, friendly=friendly)
+    except OSError as error:
+        if error in unwritten:
+            raise  # main tells of output that cannot be written
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"rota: the server cannot go on: {where}{error.strerror or error}", err=True)
+        sys.exit(CANNOT)
     except CannotStart as error:
         click.echo(f"rota: {error}", err=True)
         if friendly and os.environ.get(MADE_BY) and "--port" in str(error):
