@@ -28,7 +28,8 @@ from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.processes import LinuxProcesses, is_persons
 from rota.adapters.samples import FileSamples
 from rota.adapters.space import FreeSpace
-from rota.adapters.store.house import bind_file, bind_house, must_have_its_store
+from rota.adapters.store.house import SQLITE_FILE, bind_file, bind_house, must_have_its_store
+from rota.adapters.store.inspect import inspect_file
 from rota.adapters.store.open import is_url, open_reader, open_store
 from rota.adapters.store.store import SqlStore
 from rota.api.offline import OfflineTokens
@@ -126,6 +127,18 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         leases.open()
         detector = ClusterDetector(_surroundings(settings), _count_gpus)
         yield Rota(service, leases, processes, samples, detector, data_dir.path)
+
+
+def store_trouble(data_dir: Path) -> str:
+    """Say why a server would not open the SQLite store of this directory; "" = it would. Nothing is changed there."""
+    path = data_dir / SQLITE_FILE
+    try:
+        must_have_its_store(data_dir)
+        if path.exists():
+            inspect_file(path)
+    except StoreError as error:
+        return str(error)
+    return ""
 
 
 def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = False) -> int:

@@ -126,6 +126,21 @@ def test_doctor_without_a_server_exits_1_and_says_what_next(tmp_path: Path) -> N
     assert "fail  data directory" in out and "chmod go-w" in out
 
 
+def test_doctor_finds_a_store_that_no_server_would_open(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    env = {
+        "ROTA_DATA_DIR": str(data),
+        "HOME": str(tmp_path),
+        "ROTA_URL": f"http://127.0.0.1:{closed_port()}",
+    }
+    assert call("token", "create", "--user", "ann", **{**env, "ROTA_URL": ""})[0] == 0
+    assert "fail  store" not in call("doctor", **env)[1]
+    (data / "rota.db").write_bytes(b"garbage" * 100)
+    assert "is not a SQLite database; restore it from a backup" in call("doctor", **env)[1]
+    (data / "rota.db").unlink()
+    assert "is gone or empty" in call("doctor", **env)[1]
+
+
 def test_doctor_says_how_many_connections_the_descriptors_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 20_000))
     plenty = checkup._descriptors()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,19 @@ def test_every_reading_command_gives_one_json_value(lab: Lab) -> None:
     assert lab.json("token", "list") == []
     assert lab.json("config", "show")["data_dir"]["origin"] == "ROTA_DATA_DIR"
     assert {row["level"] for row in lab.json("doctor")} <= {"ok", "warn"}
+
+
+def test_the_doctor_looks_at_the_server_that_it_asks(lab: Lab, tmp_path: Path) -> None:
+    """Not at the directory that a server of the caller's own would have."""
+    lab.server.post("/orchestrator/stop").ok()
+    try:
+        env = {**lab.env, "ROTA_DATA_DIR": str(tmp_path / "other"), "ROTA_URL": lab.server.url}
+        found = {row["about"]: row for row in json.loads(lab.out("doctor", "--json", env=env))}
+    finally:
+        lab.server.post("/orchestrator/start").ok()
+    assert str(tmp_path) not in found["data directory"]["text"]
+    assert found["data directory"]["text"].endswith(", of the server that answers")
+    assert found["scheduling"]["level"] == "warn" and "/orchestrator/start" in found["scheduling"]["next_step"]
 
 
 def test_tables_in_a_pipe_are_plain_and_complete(lab: Lab) -> None:

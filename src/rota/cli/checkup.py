@@ -7,7 +7,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +35,17 @@ class Finding:
 
 
 def findings(server: str, data_dir: Path) -> Iterator[Finding]:
+    """Look at everything. The data directory is that of the server which answers, where that is on this machine."""
+    told: dict[str, Any] = {}
+    heard = list(_server(server, told))
+    served = _served_here(told)
     yield _python()
     yield _sqlite()
-    yield _directory(data_dir)
-    yield _space(data_dir)
+    yield _directory(served or data_dir, served=bool(served))
+    if not served:  # a server that answers has opened its own
+        yield from _store(data_dir)
+    yield _space(served or data_dir)
     yield _descriptors()
-    heard = list(_server(server))
     if not any(one.about == TOKEN for one in heard):  # else the server had something to say about it
         yield _token()
     yield from heard
@@ -66,21 +71,45 @@ def _sqlite() -> Finding:
     return Finding("sqlite", OK, f"SQLite {version}")
 
 
-def _directory(data_dir: Path) -> Finding:
+def _served_here(told: dict[str, Any]) -> Path | None:
+    """Return the data directory of the server that answered; None = that is not to be seen from here."""
+    if not told.get("here") or not isinstance(told.get("data_dir"), str):
+        return None
+    path = Path(told["data_dir"])
+    return path if path.is_dir() else None
+
+
+def _directory(data_dir: Path, *, served: bool = False) -> Finding:
+    """`served`: it is that of the server which answers, whose account need not be the caller's."""
     path = data_dir.expanduser()
     try:
         facts = path.stat()
     except FileNotFoundError:
-        return Finding("data directory", OK, f"{path} is not there yet; a server makes it")
+        return Finding("data directory", OK, f"{path} is not there yet; a server started here makes it")
     except OSError as error:
         return Finding("data directory", FAIL, f"{path}: {error.strerror}", "choose another with ROTA_DATA_DIR")
     if not stat.S_ISDIR(facts.st_mode):
         return Finding("data directory", FAIL, f"{path} is no directory", "choose another with ROTA_DATA_DIR")
     if facts.st_mode & 0o022:
         return Finding("data directory", FAIL, f"others may write to {path}", f"chmod go-w {path}")
-    if facts.st_uid != os.geteuid():
+    if facts.st_uid != os.geteuid() and not served:
         return Finding("data directory", WARN, f"{path} belongs to somebody else", "run the server as its owner")
-    return Finding("data directory", OK, f"{path} ({facts.st_mode & 0o777:o})")
+    of = ", of the server that answers" if served else ""
+    return Finding("data directory", OK, f"{path} ({facts.st_mode & 0o777:o}){of}")
+
+
+def _store(data_dir: Path) -> Iterator[Finding]:
+    """Look whether a server could open what lies there, where it is ours to read and not behind a URL."""
+    path = data_dir.expanduser()
+    if os.environ.get("ROTA_DATABASE_URL") or not os.access(path, os.R_OK | os.X_OK):
+        return
+    try:
+        from rota.main import store_trouble
+    except ImportError:
+        return  # the server's part is not installed here
+    trouble = store_trouble(path)
+    if trouble:
+        yield Finding("store", FAIL, plain(trouble))
 
 
 def _space(data_dir: Path) -> Finding:
@@ -121,7 +150,8 @@ def _token() -> Finding:
     return Finding(TOKEN, OK, f"from {where}" if token else "none; a server that has tokens asks for one")
 
 
-def _server(server: str) -> Iterator[Finding]:
+def _server(server: str, told: dict[str, Any]) -> Iterator[Finding]:
+    """Ask the server. `told` gets what it says of itself, and whether it is on this machine (`here`)."""
     from rota.cli.connect import connect
     from rota.client.address import find_url
     from rota.client.errors import RotaError, Unauthorised, Unreachable
@@ -131,12 +161,16 @@ def _server(server: str) -> Iterator[Finding]:
             begun = time.monotonic()
             health, headers = client.do_with_headers(_health())
             took_s = time.monotonic() - begun
+            told |= health
+            told["here"] = _is_here(client.url)
             version = health.get("version")
             yield Finding("server", OK, f"{client.url} answers in {took_s * 1000:.0f} ms, version {plain(version)}")
             if health.get("trouble"):
                 yield Finding("server", FAIL, plain(health["trouble"]), "make room on the server's disk")
             yield from _same_version(str(version))
             yield _clock(headers.get("date", ""))
+            if not health.get("trouble"):  # else nothing starts for that reason
+                yield from _asked(lambda: _scheduling(client.capacity().raw, client.url), "scheduling")
             yield from _asked(lambda: _nodes(client.nodes()), "GPUs")
     except Unauthorised as error:
         yield _unauthorised(error, "server")
@@ -144,6 +178,21 @@ def _server(server: str) -> Iterator[Finding]:
         yield Finding("server", FAIL, str(error), f"rota up, or set ROTA_URL (now {server or find_url()[0]})")
     except RotaError as error:
         yield Finding("server", FAIL, str(error), "check ROTA_URL: is that a Rota server?")
+
+
+def _is_here(url: str) -> bool:
+    from urllib.parse import urlsplit
+
+    host = urlsplit(url).hostname or ""
+    return url.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _scheduling(capacity: Mapping[str, Any], url: str) -> Sequence[Finding]:
+    if not capacity.get("paused"):
+        return (Finding("scheduling", OK, "on"),)
+    why = f": {plain(capacity['pause_why'])}" if capacity.get("pause_why") else ""
+    step = f"POST {url}/orchestrator/start, by an admin"
+    return (Finding("scheduling", WARN, f"paused{why}; nothing is started", step),)
 
 
 def _health() -> Any:

@@ -45,7 +45,7 @@ def _header(path: Path) -> None:
     except OSError as error:
         raise StoreUnusable(f"cannot open {path}: {error.strerror}") from error
     if not header.startswith(MAGIC) or len(header) < 100:
-        raise StoreUnusable(f"{path} is not a SQLite database; choose another --data-dir or move the file away")
+        raise StoreUnusable(f"{path} is not a SQLite database; restore it from a backup, or choose another --data-dir")
     if int.from_bytes(header[68:72], "big") != schema.APPLICATION_ID:
         raise StoreUnusable(f"{path} is a SQLite database of another program; choose another --data-dir")
 

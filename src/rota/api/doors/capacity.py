@@ -36,7 +36,8 @@ class Capacity(BaseModel):
     queued: int
     free_gpus: int
     total_gpus: int
-    paused: bool = Field(description="Nothing is started, whatever the numbers say; `/queue` says why.")
+    paused: bool = Field(description="Nothing is started, whatever the numbers say; `pause_why` says why.")
+    pause_why: str
 
 
 def places(cluster_type: str, gpu_count: int | None) -> int:
@@ -69,5 +70,6 @@ def capacity(house: HouseDep, who: Caller, request: Request) -> Json:
             "free_gpus": view.free_gpus(),
             "total_gpus": view.total_gpus(),
             "paused": view.paused,
+            "pause_why": view.pause_why,
         }
     )

@@ -21,6 +21,7 @@ class Health(BaseModel):
     service: str
     version: str
     workdir: str | None = None
+    data_dir: str | None = None
     trouble: str | None = None
 
 
@@ -32,7 +33,7 @@ def health_of(house: House, by: str) -> dict[str, Any]:
     """`service` is the name by which clients of this field know such a server."""
     answer = {"status": "ok", "service": "research-agent-server", "version": house.version}
     if _may_know(house, by):
-        answer["workdir"] = house.workdir
+        answer["workdir"], answer["data_dir"] = house.workdir, str(house.settings.data_dir)
     trouble = trouble_of(house, by)
     if trouble:
         answer["trouble"] = trouble
