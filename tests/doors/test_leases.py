@@ -18,7 +18,7 @@ import pytest
 
 from rota.adapters.backends import procs
 from tests.app.house import PATIENCE_S, Gate, alive, until
-from tests.doors.server import Answer, Server, parse
+from tests.doors.server import PROGRAM, Answer, Server, parse
 
 SRUN = str(Path(__file__).with_name("srun.sh"))
 NOBODY = 65534
@@ -333,6 +333,48 @@ def through_socket(directory: Path, path: str, body: Any) -> Answer:
     os.waitpid(pid, 0)
     assert text, "nobody answers on the socket"
     return parse(text)
+
+
+def test_who_says_when_its_process_started_is_not_taken_for_another_of_the_same_number(quiet: Desk) -> None:
+    started = procs.start_time(os.getpid())
+    assert started is not None
+    body = {"pid": os.getpid(), "num_gpus": 0}
+    given = quiet.acquire({**body, "start_ticks": started}).ok()
+    assert quiet.server.post("/release", {"job_id": given["job_id"]}, lease=True).ok() == {"released": True}
+    for way in ({}, {"lease": True}):
+        refused = quiet.server.post("/acquire", {**body, "start_ticks": started - 1}, **way)
+        assert refused.status == 400
+        assert "a container" in refused.json["error"] and "--pid=host" in refused.json["error"]
+    for odd in ("soon", 1.5, True, []):
+        refused = quiet.acquire({**body, "start_ticks": odd})
+        assert (refused.status, refused.json["error"]) == (400, "start_ticks: must be a whole number")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a pid namespace")
+@pytest.mark.parametrize("way", ["its socket, without a word of the start", "its socket", "its port"])
+def test_a_number_from_a_container_is_not_taken_for_the_process_outside(desk: Desk, way: str) -> None:
+    """Else the lease would last as long as the other process, and the GPUs be given to the next while they are used."""
+    url = desk.server.lease_url if way == "its port" else f"unix://{desk.server.data}/rota.sock"
+    ask = [*PROGRAM, "run", "-G", "1", "--", "true"]
+    if way == "its socket, without a word of the start":
+        body = json.dumps({"pid": os.getpid(), "num_gpus": 1})
+        ask = ["curl", "-sS", "--unix-socket", f"{desk.server.data}/rota.sock", "-d", body, "http://localhost/acquire"]
+    # the next process inside has the number of one outside that is this account's own
+    inside = f'echo {os.getpid() - 1} > /proc/sys/kernel/ns_last_pid; "$@" & wait $!'
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", inside, "sh", *ask],
+        env={**desk.server.env, "GPUSCHED_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    if "unshare failed" in said:
+        pytest.skip("no namespaces here")
+    assert "start the container with --pid=host" in said, said
+    assert desk.free() == 4
+    assert desk.jobs() == []
 
 
 @contextmanager

@@ -43,6 +43,23 @@ def peer_uid(link: socket.socket, *, quick: bool = False) -> int | None:
     return uid if still else None
 
 
+def peer_shares_pids(link: socket.socket) -> bool:
+    """Return False where the process at the other end of a unix socket is in a pid namespace that is not ours, as in a
+    container: the numbers that it knows are other processes' here. True also where that cannot be told."""
+    if link.family != socket.AF_UNIX:
+        return True
+    pid = _credentials(link)[0]
+    if pid == 0:
+        return False  # it has no number here: its namespace is not below ours
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            numbers = file.read(4096).partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
+    except OSError as error:
+        procs.must_be_known(error)
+        return True  # it has gone
+    return len(numbers) <= 1  # one for each namespace, from ours down
+
+
 def peer_attempt(link: socket.socket) -> str | None:
     """The attempt that the process at the other end of a unix socket is part of; None = of none; "" = it cannot be told
     of which, or the process is gone."""

@@ -81,6 +81,9 @@ class LinuxProcesses:
     def peer_uid(self, link: socket.socket, *, quick: bool = False) -> int | None:
         return connections.peer_uid(link, quick=quick)
 
+    def peer_shares_pids(self, link: socket.socket) -> bool:
+        return connections.peer_shares_pids(link)
+
     def peer_attempt(self, link: socket.socket) -> str | None:
         return connections.peer_attempt(link)
 

@@ -286,6 +286,10 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
             link = self.transport.get_extra_info("socket")
             return house.processes.peer_uid(link, quick=quick) if link is not None else None
 
+        def _shares_pids(self) -> bool:
+            link = self.transport.get_extra_info("socket")
+            return link is None or house.processes.peer_shares_pids(link)
+
     return Connection
 
 
@@ -341,6 +345,9 @@ class _Connection(BoundedPipeline):
 
     def _peer_uid(self, *, quick: bool = False) -> int | None:
         return None  # nobody here can tell
+
+    def _shares_pids(self) -> bool:
+        return True  # nor that
 
     async def _is_job(self, link: socket.socket, uid: int) -> bool:
         return True  # nor that: then nobody is known by the socket
@@ -427,6 +434,7 @@ class _Connection(BoundedPipeline):
         self.scope["rota.hang_up"] = self._hang_up  # type: ignore[typeddict-unknown-key]
         self.scope["rota.gone"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
+        self.scope["rota.shares_pids"] = self._shares_pids  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer"] = self._peer  # type: ignore[typeddict-unknown-key]
         self._head, self._body, self._in_body = 0, 0, True
         super().on_headers_complete()

@@ -42,6 +42,10 @@ MAX_KEY = 200
 REJOIN_S = 10.0  # after a start: for clients of the last server to come back
 LINGER_S = 1.0  # after a client with a key left: it may have lost only its connection
 WATCH_AGAIN_S = 1.0  # where there was no descriptor to be had
+ELSEWHERE = (
+    "is another process here than where it was asked for: the caller has process numbers of its own (a container); "
+    "start the container with --pid=host, or use: rota submit"
+)
 NOT_TO_END = -1  # a holder that is not its owner's
 
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
@@ -172,10 +176,19 @@ class Leases:
         return self._service.send(who, EndLease(run_id))
 
     # -- asking -----------------------------------------------------------------------------------------------------
-    def look(self, pid: int) -> Looked:
+    def look(self, pid: int, start_ticks: int | None = None, *, shares_pids: bool = True) -> Looked:
         """Look at a process before it is asked for. That may take as long as the process likes: it can keep others from
-        reading its command line and its environment."""
+        reading its command line and its environment.
+
+        `start_ticks`: when the process started, as the caller sees it; None = the caller does not say. `shares_pids`:
+        whether a process has the same number for the caller as here, as far as that is known."""
         seen = self._processes.look(pid)
+        if start_ticks is None:
+            is_same = shares_pids
+        else:
+            is_same = seen is None or seen.holder.start_ticks == start_ticks
+        if not is_same:
+            raise Invalid(f"pid: {pid} {ELSEWHERE}", "pid")
         return Looked(seen, None if seen is None else self._processes.attempt_of(pid))
 
     def _looked(self, pid: int | Looked) -> Looked:

@@ -196,6 +196,10 @@ class Processes(Protocol):
         """The account at the other end of a connection; None = the kernel cannot tell. `quick`: in a time that does not
         depend on how many sockets there are, or not at all."""
 
+    def peer_shares_pids(self, link: socket.socket) -> bool:
+        """Return whether process numbers mean the same to the process at the other end of a unix socket as here; True
+        where that cannot be told."""
+
     def peer_attempt(self, link: socket.socket) -> str | None:
         """The same as `attempt_of`, for the process at the other end of a unix socket."""
 

@@ -36,7 +36,7 @@ from rota.api.router import Router
 from rota.app.authz import Principal, Role
 from rota.app.commands import EndLease
 from rota.app.errors import Conflict, Forbidden, Invalid, NotFound, Refused
-from rota.app.leases import ROOT, Asked, Caller, NotAlive
+from rota.app.leases import ROOT, Asked, Caller, Looked, NotAlive
 from rota.app.ports import RunFilter, StoreError
 from rota.core.flat import Flat
 from rota.core.run import ENDED, Run, RunState
@@ -69,6 +69,13 @@ class Status(BaseModel):
 class Ask(BaseModel):
     pid: Annotated[int, Field(description="Whose life the lease lasts; it must live on this machine.")]
     num_gpus: Annotated[int, Field(ge=0)] = 1
+    start_ticks: Annotated[
+        int | None,
+        Field(
+            description="When the process started, as the caller reads it: field 22 of /proc/PID/stat. The process with "
+            "this number here must have started then; another one has where the caller is in a container."
+        ),
+    ] = None
     name: Annotated[str, Field(max_length=500, description="What it is called in the queue.")] = ""
     argv: Annotated[list[str], Field(description="What the process becomes once it has its GPUs.")] = []
 
@@ -167,11 +174,17 @@ async def acquire(request: Request) -> Response:
     pid, gpus = _whole(body, "pid"), _whole(body, "num_gpus", 1)
     caller, key, becomes = _caller(request.scope), key_of(request), _becomes(body)
     asker = request.scope["rota.party"]
-    looked = await house.looks.read(asker, partial(house.leases.look, pid))
+    started = _whole(body, "start_ticks") if body.get("start_ticks") is not None else None
+    looked = await house.looks.read(asker, partial(_look, house, request.scope, pid, started))
     if dry_run_of(request):
         run = await house.trials.read(asker, partial(house.leases.try_out, caller, looked, gpus, key, **becomes))
         return Json({"job_id": run.id, "gpus": "", "dry_run": True})
     return await _granted(house.leases.ask(caller, looked, gpus, key, **becomes), request)
+
+
+def _look(house: House, scope: Mapping[str, Any], pid: int, started: int | None) -> Looked:
+    shares_pids: Callable[[], bool] | None = scope.get("rota.shares_pids")
+    return house.leases.look(pid, started, shares_pids=shares_pids is None or shares_pids())
 
 
 def _caller(scope: Mapping[str, Any]) -> Caller:

@@ -17,6 +17,7 @@ from rota.client.errors import BadAnswer, RotaError, Unreachable
 SHOWN = 2000  # characters of the command that others get to see
 LOOK_S = 1.0  # between two looks at the progress
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+FIRST_TIME_NAMESPACE, FIRST_PID_NAMESPACE = "time:[4026531834]", "pid:[4026531836]"  # of the machine itself
 LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -62,6 +63,7 @@ def acquire(
     """Raises Failed, or Left when a signal came while waiting. The key makes each new try the same request. `name` and
     `argv` are for those who look at the queue; a server that does not know them ignores them."""
     body: dict[str, Any] = {"pid": os.getpid(), "num_gpus": gpus}
+    body |= {} if (started := _start_ticks()) is None else {"start_ticks": started}
     body |= {"name": name} if name else {}
     body |= {"argv": _shown(argv)} if argv else {}
     headers = {"Idempotency-Key": f"lease-{os.getpid()}-{os.urandom(8).hex()}"}
@@ -107,6 +109,27 @@ def acquire(
             pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
 
 
+def _start_ticks() -> int | None:
+    """Return when this process started, by which the server knows it from one that has the same number outside a
+    container; None = that cannot be told, or would mean another moment there."""
+    try:
+        with suppress(FileNotFoundError):  # Linux before 5.6
+            if os.readlink("/proc/self/ns/time") != FIRST_TIME_NAMESPACE:
+                return None  # its clock may be set apart from the machine's
+        with open("/proc/self/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _is_in_container() -> bool:
+    """Return whether process numbers here are not the machine's."""
+    try:
+        return os.readlink("/proc/self/ns/pid") != FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
 def _shown(argv: Sequence[str]) -> list[str]:
     """The beginning of the command: enough to know it by, however long it is."""
     words: list[str] = []
@@ -134,6 +157,12 @@ def _grant(status: int, value: Any) -> Grant:
     said = _said(value)
     if status in (401, 403):
         raise Failed(NOT_AUTHORISED, f"not authorised{said}; set ROTA_TOKEN, or: rota login")
+    if said == ": pid not alive" and _is_in_container():
+        raise Failed(
+            REFUSED,
+            "the server cannot see this process: process numbers here are a container's own; start the container with "
+            "--pid=host, or use: rota submit",
+        )
     if said == ": pid not alive":
         raise Failed(REFUSED, "the server cannot see this process: it runs on another machine; use: rota submit")
     if status >= 400 or said:
