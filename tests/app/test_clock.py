@@ -107,6 +107,22 @@ def test_a_clock_set_back_between_two_starts(jumpy, clock):
     assert run.submitted_at >= jumpy.run(held).submitted_at
 
 
+def test_a_start_after_one_with_a_clock_that_was_ahead_says_so(jumpy, clock, caplog):
+    """The time on record does not go back: for as long as the clock was ahead, everything is dated so."""
+    assert jumpy.rota.warnings() == ()
+    jumpy.close()
+    clock.ahead += 400 * DAY
+    jumpy.open()
+    assert jumpy.rota.warnings() == (), "a clock that is set forward is believed: nobody was there for a year, perhaps"
+    jumpy.close()
+    clock.ahead -= 400 * DAY
+    caplog.clear()
+    jumpy.open()
+    (warning,) = jumpy.rota.warnings()
+    assert "the server's time is 400 d" in warning
+    assert warning in caplog.messages
+
+
 def test_a_clock_set_forward_does_not_end_reservations_or_runs(jumpy, clock):
     running = jumpy.running(8, estimate_s=60.0)
     waiting = jumpy.submit("true", 4)

@@ -200,6 +200,13 @@ def _same(answer: bytes, asked: object) -> bytes:
     return answer
 
 
+def test_the_doctor_tells_what_the_server_warns_of() -> None:
+    health = {"status": "ok", "version": "1", "warnings": ["the server's time is 400 d ahead of the machine's clock"]}
+    with stub(partial(_same, ok(health))) as server:
+        _, out, _ = call("doctor", ROTA_URL=server.url)
+    assert any(line.startswith("warn") and "400 d ahead" in line for line in out.splitlines()), out
+
+
 def test_who_answers_but_is_no_rota_server(box: Lab) -> None:
     code, _, err = call("queue", ROTA_URL=box.server.lease_url)
     assert code == 69 and f"{box.server.lease_url} is no Rota server" in err and err.count("\n") == 1

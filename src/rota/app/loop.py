@@ -21,6 +21,7 @@ from typing import Any
 
 from rota.app import dispatch, reconcile
 from rota.app.budget import Budget
+from rota.app.clock_check import clock_warning
 from rota.app.desk import Answer, Desk, Item, NewId, Work
 from rota.app.disk_use import DiskUse
 from rota.app.envs import SharedEnvs
@@ -103,6 +104,7 @@ class Loop:
         self._look_again_at: float | None = None  # when it wanted to be asked again, though nothing happens
         self._edge: float | None = None  # when a reservation begins or ends next, as the last pass saw it
         self._begun = (0.0, 0.0)  # the house's time and the tick at the start
+        self.clock_warning = ""  # that the last record was in the future at the start
         self.rounds = 0  # of the periodic reconcile
         self.unseen: set[str] = set()  # runs that could not be looked at, and of which that was said
         self.past_limit: dict[str, float] = {}  # attempts seen past their limit, and since when by the awake clock
@@ -122,6 +124,9 @@ class Loop:
         self._load()  # first: a store that cannot be read is left as it was
         epoch = self.store.begin_epoch()
         self._begun = (max(self.clock.now(), self.state.at), self.clock.tick())
+        self.clock_warning = clock_warning(self.state.at, self.clock.now())
+        if self.clock_warning:
+            log.warning("%s", self.clock_warning)
         self.backend.open(self.report)
         self._next_reconcile = self.clock.tick() + RECONCILE_S
         reconcile.at_start(self, epoch, nodes)

@@ -292,6 +292,10 @@ class Service:
             return f"the loop has stopped: {self.broken[0]}"
         return self._loop.degraded or self._loop.shortage
 
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is odd about this server although it takes in work."""
+        return (self._loop.clock_warning,) if self._loop.clock_warning else ()
+
     def must_take_metrics(self, who: Principal, run: Run) -> None:
         """Refuse metrics without room or over the quota of the run's person. From any thread; looks at the free space
         anew, since the loop may have had nothing to do."""

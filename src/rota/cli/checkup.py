@@ -167,6 +167,8 @@ def _server(server: str, told: dict[str, Any]) -> Iterator[Finding]:
             yield Finding("server", OK, f"{client.url} answers in {took_s * 1000:.0f} ms, version {plain(version)}")
             if health.get("trouble"):
                 yield Finding("server", FAIL, plain(health["trouble"]), "make room on the server's disk")
+            for text in health.get("warnings") or ():
+                yield Finding("server", WARN, plain(text))
             yield from _same_version(str(version))
             yield _clock(headers.get("date", ""))
             if not health.get("trouble"):  # else nothing starts for that reason

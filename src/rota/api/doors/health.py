@@ -23,6 +23,7 @@ class Health(BaseModel):
     workdir: str | None = None
     data_dir: str | None = None
     trouble: str | None = None
+    warnings: list[str] | None = None
 
 
 class Alive(BaseModel):
@@ -37,6 +38,8 @@ def health_of(house: House, by: str) -> dict[str, Any]:
     trouble = trouble_of(house, by)
     if trouble:
         answer["trouble"] = trouble
+    if _may_know(house, by) and (warnings := house.service.warnings()):
+        answer["warnings"] = list(warnings)
     return answer
 
 

@@ -72,8 +72,8 @@ class Ask(BaseModel):
     start_ticks: Annotated[
         int | None,
         Field(
-            description="When the process started, as the caller reads it: field 22 of /proc/PID/stat. The process with "
-            "this number here must have started then; another one has where the caller is in a container."
+            description="When the process started, as the caller reads it: field 22 of /proc/PID/stat. Refused if the "
+            "process with this number here started at another time, as where the caller is in a container."
         ),
     ] = None
     name: Annotated[str, Field(max_length=500, description="What it is called in the queue.")] = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 from fastapi import Query
@@ -35,7 +34,7 @@ class Usage(BaseModel):
 @router.get("/usage", summary="GPU-hours per person", responses={200: {"model": Usage}, **faults()})
 def usage(house: HouseDep, who: Caller, since: Moment = None, until: Moment = None) -> Json:
     """Of attempts that ended in this time; by default the last 30 days."""
-    end = time.time() if until is None else until
+    end = house.service.now() if until is None else until
     begin = end - MONTH_S if since is None else since
     totals = house.service.totals(begin, end)
     users = [
