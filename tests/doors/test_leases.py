@@ -345,7 +345,8 @@ def test_who_says_when_its_process_started_is_not_taken_for_another_of_the_same_
         refused = quiet.server.post("/acquire", {**body, "start_ticks": started - 1}, **way)
         assert refused.status == 400
         assert "a container" in refused.json["error"] and "--pid=host" in refused.json["error"]
-    for odd in ("soon", 1.5, True, []):
+    odds: list[Any] = ["soon", 1.5, True, []]
+    for odd in odds:
         refused = quiet.acquire({**body, "start_ticks": odd})
         assert (refused.status, refused.json["error"]) == (400, "start_ticks: must be a whole number")
 

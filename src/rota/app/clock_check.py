@@ -15,6 +15,6 @@ def clock_warning(last_at: float, now: float) -> str:
     return (
         f"the server's time is {about(ahead_s)} ahead of the machine's clock: an earlier start had a clock that was "
         f"far ahead, or the machine's is behind now. The server goes on from the last moment on record, so runs are "
-        f"dated ahead, and no reservation can begin before that moment; limits and graces are right. It passes when the "
-        f"machine's clock has caught up, or with a copy of the data directory from before"
+        f"dated ahead, and no reservation can begin before that moment; limits and graces are right. It passes when "
+        f"the machine's clock has caught up, or with a copy of the data directory from before"
     )

@@ -32,7 +32,7 @@ class Alive(BaseModel):
 
 def health_of(house: House, by: str) -> dict[str, Any]:
     """`service` is the name by which clients of this field know such a server."""
-    answer = {"status": "ok", "service": "research-agent-server", "version": house.version}
+    answer: dict[str, Any] = {"status": "ok", "service": "research-agent-server", "version": house.version}
     if _may_know(house, by):
         answer["workdir"], answer["data_dir"] = house.workdir, str(house.settings.data_dir)
     trouble = trouble_of(house, by)
