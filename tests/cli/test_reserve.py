@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -139,6 +140,18 @@ def test_busy_gpus_are_told_of(office: Lab) -> None:
         office.wait_for(office.submit("-G", "4", "-t", "5h", "--", "sleep", "1000"), "running")
     done = office.rota("reserve", "-G", "2", "--from", "+1h", "--for", "1h")
     assert b"none of these GPUs is expected to be free before the reservation ends: all are" in done.stderr
+
+
+def test_a_protected_run_is_told_of_by_a_dry_run_without_an_id_that_names_nothing(office: Lab) -> None:
+    run_id = office.submit("--preemptible", "-G", "4", "--", "sleep", "1000")
+    office.wait_for(run_id, "running")
+    done = office.rota("reserve", "-G", "8", "--for", "1h", "--dry-run")
+    assert b" into the reservation: it had only just started when that was made" in done.stderr, done.stderr
+    assert f"note: {run_id} of ".encode() in done.stderr and b"overdue" not in done.stderr, "it is there by right"
+    waiting = office.submit("-G", "8", "-N", "2", "-t", "1h", "--", "true")
+    told = office.out("explain", waiting)
+    assert re.search(r"\(expected to last until \d\d:\d\d", told), told
+    office.out("cancel", waiting)
 
 
 def test_some_that_never_come_free_are_counted(office: Lab) -> None:

@@ -37,7 +37,7 @@ def command(run_id: str, watch: bool, as_json: bool, server: str) -> None:
                 return "\n".join([f"{why.run_id} does not wait: it is {plain(why.status)}", *told])
             lines = [f"{why.run_id} is {state(why.status)}" + (f", position {why.position}" if why.position else "")]
             for reason in why.reasons:
-                until = f" until {clock(reason.until)}" if reason.until is not None else ""
+                until = f" (expected to last until {clock(reason.until)})" if reason.until is not None else ""
                 behind = f"  <- {plain(' '.join(reason.runs))}" if reason.runs else ""
                 # some texts say it themselves: "held: by ann"
                 code = "" if reason.text.startswith(reason.code) else f"{reason.code}: "

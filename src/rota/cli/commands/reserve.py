@@ -109,7 +109,9 @@ def _tell(made: Reservation, dry_run: bool) -> None:
     if made.ready_at is not None and made.ready_at > made.start:
         say(f"note: {_late(made, made.ready_at)}")
     for one in made.overdue:
-        say(f"note: overdue: {plain(one.text)}")
+        # the id of a dry run names nothing
+        text = one.text.replace(f"the reservation {made.id}", "the reservation") if dry_run else one.text
+        say(f"note: {plain(text)}")
     if not dry_run:
         say(f"use it with: rota submit --reservation {made.id} -- COMMAND")
 
