@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.cli.lab import Lab
+from tests.cli.lab import Lab, tool
 from tests.client.stub import Asked, ok, stub
 
 MANY = 50
@@ -76,7 +76,9 @@ def many(asked: Asked, *, new: bool) -> bytes:
     if asked.method == "POST" and (found := re.match(r"/runs/(\w+)/stop", asked.target)):
         return NOT_FOUND if found[1] == sweep_id else ok({"id": found[1], "status": "stopped"})
     if asked.target.startswith("/runs?"):
-        return ok([{"id": f"{number:012x}", "name": "r", "status": "queued"} for number in range(MANY)])
+        return ok(
+            [{"id": f"{number:012x}", "name": "r", "status": "queued", "sweep_id": sweep_id} for number in range(MANY)]
+        )
     if asked.target == f"/sweeps/{sweep_id}":
         return ok({"id": sweep_id, "name": "s", "status": "running"})
     return NOT_FOUND
@@ -90,3 +92,7 @@ def test_the_calls_of_a_cancel_do_not_grow_with_the_sweep(lab: Lab, new: bool) -
     assert done.stdout.decode() == f"sweep {'a' * 12}: {MANY} cancelled, 0 stopping\n", done.stderr
     assert (len(server.asked) < 10) is new, [asked.target for asked in server.asked]
     assert (b"cancelling" in done.stderr) is not new
+    with stub(lambda asked: many(asked, new=new)) as server:
+        batch = lab.run(*tool("scancel"), "a" * 12, env={**lab.env, "ROTA_URL": server.url})
+    assert (batch.returncode, batch.stderr) == (0, b"")
+    assert (len(server.asked) < 10) is new

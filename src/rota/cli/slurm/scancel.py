@@ -61,6 +61,8 @@ def _scancel(argv: Sequence[str]) -> int:
         users = {client.whoami().name} if parsed.has("me") else {parsed.last("user")} if parsed.has("user") else None
         name = parsed.last("name") or parsed.last("jobname")
         found, worst = _named(client, parsed) if parsed.rest else (list(_live(client)), 0)
+        if not conditions and _cancel_array(client, found, parsed):
+            return worst
         # what waits goes first: else it would start, for a moment, in the place of what was ended before it
         for job in sorted(found, key=lambda job: not job.waiting):
             fits = job.state in wanted and (users is None or job.run.user in users) and name in (None, job.run.name)
@@ -100,6 +102,26 @@ def _split(word: str) -> list[str]:
 def _live(client: Client) -> Iterable[Job]:
     for status in ("ready", "queued", "launching", "running"):
         yield from map(Job, client.runs(status=status))
+
+
+def _cancel_array(client: Client, found: Sequence[Job], parsed: Parsed) -> bool:
+    """End all tasks of an array by one call, where it alone was named; False = they have to be ended one by one."""
+    whole = parsed.rest[0]
+    if len(parsed.rest) > 1 or len(found) < 2 or any(job.run.sweep_id != whole for job in found):
+        return False
+    try:
+        done = client.cancel_sweep(whole, now=parsed.has("signal"))
+    except Refused:  # told of at the task that it is about; an older server knows no such call
+        return False
+    if done["refused_count"]:
+        return False
+    if parsed.has("verbose"):
+        for job in sorted(found, key=lambda job: not job.waiting):
+            if job.state in _LIVE:
+                say("scancel", f"Terminating job {job.id}")
+            else:
+                say("scancel", f"{job.id} is {job.state}: left alone")
+    return True
 
 
 def _cancel(client: Client, job: Job, *, quiet: bool, parsed: Parsed) -> int:
