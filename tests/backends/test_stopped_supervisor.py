@@ -99,13 +99,26 @@ def silent_directory(tmp_path: Path) -> Iterator[Path]:
         os.close(device)
 
 
+@pytest.mark.parametrize("where", ["workdir", "command", "interpreter", "path"])
 def test_one_that_waits_for_a_file_system_before_its_command_is_killed_when_its_end_is_overdue(
-    rig: LocalRig, backend: LocalBackend, reports: Reports, silent_directory: Path
+    rig: LocalRig, backend: LocalBackend, reports: Reports, silent_directory: Path, where: str
 ) -> None:
     """Nothing of the run exists yet, and its supervisor hears nothing: its GPUs must not be lost until a restart."""
-    order = rig.order("succeed", workdir=str(silent_directory))
+    program = f"{silent_directory}/program"
+    script = silent_directory.with_name("script")
+    script.write_text(f"#!{program}\n")
+    script.chmod(0o755)
+    order = rig.order(
+        "succeed",
+        argv={"workdir": ("true",), "command": (program,), "interpreter": (str(script),), "path": ("true",)}[where],
+        workdir=str(silent_directory) if where == "workdir" else "/",
+        env={"PATH": f"{silent_directory}:/usr/bin:/bin" if where == "path" else "/usr/bin:/bin"},
+    )
     backend.launch(order)
     wait_for(rig.path(order.attempt_id, "lock").exists, "a supervisor to claim it")
+    lock = records.read(str(rig.path(order.attempt_id, "lock"))) or {}
+    wait_for(lambda: procs.waits_in_kernel(lock["shim"]), "its supervisor to wait for the file system")
+    below = procs.children(lock["shim"])
     backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0))
 
     def over() -> bool:
@@ -113,6 +126,7 @@ def test_one_that_waits_for_a_file_system_before_its_command_is_killed_when_its_
         return reports.exit(order.attempt_id) is not None
 
     wait_for(over, "its end")
+    assert [pid for pid in (lock["shim"], *below) if procs.start_time(pid) is not None] == []
     after = rig.order("succeed")
     backend.launch(after)
     assert rig.end_of(reports, after).ok, "others start"

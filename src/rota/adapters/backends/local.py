@@ -160,7 +160,7 @@ class LocalBackend:
             sight = claims.look(self._root, name)
             # A job of the server's own account can stop its supervisor, even before that has recorded its pid.
             if isinstance(sight, claims.Held) and (shim := sight.shim or claims.claimant(directory)) is not None:
-                deaf = order.overdue and (procs.is_stopped(shim[0]) or _is_barren(sight, shim[0]))
+                deaf = order.overdue and (procs.is_stopped(shim[0]) or _hangs_in_start(sight, shim[0]))
                 self._tell(name, shim, deaf=deaf)
         self._adopt(name)
 
@@ -264,7 +264,7 @@ class LocalBackend:
                 log.warning(
                     "%s: killing its supervisor, which is stopped again and again or waits for a file system", name
                 )
-                procs.send_to(*shim, signal.SIGKILL)
+                _kill_with_children(shim)
                 return
         procs.send_to(*shim, signal.SIGUSR1)
         procs.send_to(*shim, signal.SIGCONT)
@@ -504,7 +504,17 @@ def _make_fifo(path: str) -> None:
         os.mkfifo(path, 0o600)
 
 
-def _is_barren(sight: claims.Held, shim: int) -> bool:
-    """Whether a supervisor has started nothing. When the end of its attempt is overdue, that is because it waits for a
-    file system that does not answer, such as that of the working directory: by NFS such a wait ends with SIGKILL."""
-    return sight.shim is None and not procs.children(shim)
+def _hangs_in_start(sight: claims.Held, shim: int) -> bool:
+    """Whether a supervisor waits for a file system that does not answer, when the end of its attempt is overdue: for
+    that of the working directory before it has started anything; for that of the command, of its interpreter or of a
+    directory of PATH while it starts it, since posix_spawn keeps it in the kernel until the child's exec is over. By
+    NFS both waits end with SIGKILL."""
+    return sight.shim is None and (procs.waits_in_kernel(shim) or not procs.children(shim))
+
+
+def _kill_with_children(shim: tuple[int, int]) -> None:
+    """Kill a supervisor and what it has started. A child before its exec has no mark yet and holds the lock open, so
+    that without a cgroup nothing else would find it."""
+    below = [(pid, start) for pid in procs.children(shim[0]) if (start := procs.start_time(pid)) is not None]
+    for each in (shim, *below) if procs.start_time(shim[0]) == shim[1] else ():
+        procs.send_to(*each, signal.SIGKILL)

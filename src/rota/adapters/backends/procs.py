@@ -61,6 +61,12 @@ def is_stopped(pid: int) -> bool:
     return stat is not None and stat[0] in (b"T", b"t")
 
 
+def waits_in_kernel(pid: int) -> bool:
+    """Whether a process waits for something that no signal but SIGKILL, or none at all, can interrupt."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] == b"D"
+
+
 def is_kernel_thread(pid: int) -> bool:
     stat = _stat(pid)
     return stat is not None and bool(int(stat[6]) & PF_KTHREAD)
