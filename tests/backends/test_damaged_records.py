@@ -6,13 +6,15 @@ import json
 import os
 import pwd
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rota.adapters.backends import damaged, procs, records
+from rota.adapters.backends import claims, damaged, procs, records
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import LaunchOrder, Live, StopOrder
 from rota.core.run import Cause, Exit
@@ -210,3 +212,30 @@ def _note(rig: LocalRig, order: LaunchOrder) -> str:
         return rig.path(order.attempt_id, "shim.log").read_text()
     except FileNotFoundError:
         return ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to start a process of another account")
+def test_a_process_of_another_account_is_not_taken_for_a_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It calls itself one, stands in the data directory and locks a file whose number, on another disk, is the same."""
+    directory = tmp_path / "attempts" / "0123456789ab-1"
+    directory.mkdir(parents=True)
+    (directory / "lock").touch()
+    os.chmod(tmp_path, 0o711)  # noqa: S103 - as the data directory of root's server is
+    locks = tmp_path / "locks"
+    monkeypatch.setattr(claims, "LOCKS", str(locks))
+
+    code = "import ctypes, os, sys, time; ctypes.CDLL(None).prctl(15, b'rota-shim', 0, 0, 0); print(flush=True); "
+    inode = (directory / "lock").stat().st_ino
+    for uid, is_one in ((os.geteuid(), True), (pwd.getpwnam("nobody").pw_uid, False)):
+        become = f"os.chdir({str(tmp_path)!r}); os.setuid({uid}); "
+        argv = [sys.executable, "-ISc", f"import os; {become}{code}time.sleep(1000)"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout is not None
+                process.stdout.readline()
+                locks.write_text(f"1: FLOCK  ADVISORY  WRITE {process.pid} 08:01:{inode} 0 EOF\n")
+                assert (claims._lock_holder(str(directory)) is not None) is is_one
+            finally:
+                process.kill()

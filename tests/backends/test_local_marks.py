@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rota.adapters.backends import procs, records
-from rota.app.ports import LaunchOrder
+from rota.app.ports import LaunchOrder, StopOrder
 from rota.core.run import Cause, Exit
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig, wait_for
@@ -118,6 +119,33 @@ def test_an_attempt_of_an_older_version_whose_log_was_removed_ends(rig: LocalRig
         wait_for(lambda: isinstance(backend.observe(order.attempt_id), Exit), "its end")
     finally:
         backend.close()
+
+
+def test_two_servers_of_one_account_with_the_same_id_leave_each_others_processes_alone(
+    rig: LocalRig, reports: Reports, tmp_path: Path
+) -> None:
+    """Ids go by the time, so two servers can give the same one."""
+    (tmp_path / "other").mkdir()
+    other = LocalRig(tmp_path / "other", cgroups=False)
+    order = deserted(rig, reports, OWNER)
+    here, there, heard = rig.backend(), other.backend(), Reports()
+    there.open(heard)
+    try:
+        twin = replace(other.order("succeed", argv=("sleep", "1000"), workdir="/"), attempt_id=order.attempt_id)
+        twin = replace(twin, account=OWNER)
+        there.launch(twin)
+        theirs = other.start_of(heard, twin).pid
+        here.open(reports)
+        wait_for(lambda: isinstance(here.observe(order.attempt_id), Exit), "the end of the first one")
+        here.sweep(order.attempt_id, OWNER)
+        assert procs.marked(order.attempt_id, OWNER_UID) == [theirs], (
+            "nothing of the first is left, and all of the twin"
+        )
+        there.stop(twin.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0))
+        assert other.end_of(heard, twin).cause is Cause.CANCELLED
+    finally:
+        here.close()
+        there.close()
 
 
 def test_an_attempt_without_any_record_is_swept_as_its_account(rig: LocalRig, reports: Reports) -> None:

@@ -30,7 +30,7 @@ def test_what_does_not_die_holds_nobody_up_and_is_buried_in_the_end(tmp_path: Pa
     first.close()
     real, writer, allowed_s = procs.kill_marked, threading.get_ident(), list[float]()
 
-    def in_vain(attempt_id: str, uid: int, deadline: float) -> bool:
+    def in_vain(attempt_id: str, uid: int, deadline: float, installation: str = "") -> bool:
         """As with a process in uninterruptible sleep."""
         if threading.get_ident() == writer:
             allowed_s.append(deadline - time.monotonic())

@@ -123,7 +123,8 @@ def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None
         # nothing of it can be alive, and its cgroup's name, its pids and its ticks mean others now, or nothing
         end = Exit(Cause.LOST, message="the machine was restarted")
     else:
-        if not _sweep(attempt_id, _account(directory, record), _group(directory, claim, record or {}), timeout_s):
+        uid, group = _account(directory, record), _group(directory, claim, record or {})
+        if not _sweep(root, attempt_id, uid, group, timeout_s):
             return None
         limits = claim.get("limits")
         for group in limits if isinstance(limits, list) else ():  # older claims have none
@@ -139,16 +140,16 @@ def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None
     return read_exit(directory)
 
 
-def sweep(attempt_id: str, uid: int) -> None:
+def sweep(root: str, attempt_id: str, uid: int) -> None:
     """By the mark alone: for an attempt whose record is gone, and with it the name of its group."""
-    procs.kill_marked(attempt_id, uid, time.monotonic() + BURIAL_S)
+    procs.kill_marked(attempt_id, uid, time.monotonic() + BURIAL_S, records.installation_id(root))
 
 
-def _sweep(attempt_id: str, uid: int | None, group: str, timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    if (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, uid, deadline):
+def _sweep(root: str, attempt_id: str, uid: int | None, group: str, timeout_s: float) -> bool:
+    deadline, here = time.monotonic() + timeout_s, records.installation_id(root)
+    if (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, uid, deadline, here):
         return True
-    left = procs.marked(attempt_id, uid)
+    left = procs.marked(attempt_id, uid, here)
     for text in tracers.end({*confine.members(group), *left}, uid) if uid is not None else ():
         log.warning("%s: %s", attempt_id, text)
     return False
@@ -246,7 +247,7 @@ def _lock_holder(directory: str) -> tuple[int, int] | None:
         pids = [int(each[4]) for each in lines if each[1] == "FLOCK" and each[5].rpartition(":")[2] == inode]
         for pid in filter(lambda pid: pid > 0, pids):
             start, seen = procs.start_time(pid), procs.name_and_parent(pid)
-            named = seen is not None and seen[0] == b"rota-shim"
+            named = seen is not None and seen[0] == b"rota-shim" and procs.uid_of(pid) == os.geteuid()
             if named and start is not None and os.path.samefile(f"/proc/{pid}/cwd", root):
                 return pid, start
     except OSError as error:

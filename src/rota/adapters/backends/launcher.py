@@ -186,10 +186,11 @@ def frame(attempt_id: str, body: object) -> bytes:
     return len(content).to_bytes(4, "big") + content
 
 
-def order_frame(order: LaunchOrder) -> bytes:
+def order_frame(order: LaunchOrder, installation: str = "") -> bytes:
     tasks = [{"minors": task.minors, "env": dict(task.env)} for task in order.tasks]
     body = {
         "id": order.attempt_id,
+        "installation": installation,
         "argv": order.argv,
         "env": dict(order.env),
         "workdir": order.workdir,

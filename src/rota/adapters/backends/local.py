@@ -89,6 +89,7 @@ class LocalBackend:
         self._news = threading.Condition(self._lock)
         self._watcher: Watcher | None = None
         self._undertaker: ThreadPoolExecutor | None = None
+        self._installation = ""
         self._awaits_claims = False  # a look at orders that nobody has claimed is due
         self._stalls = 0  # looks in a row that found a stopped launcher
         self._report: Callable[[Report], None] = lambda report: None
@@ -102,6 +103,7 @@ class LocalBackend:
             mode = 0o711 if name in ("", "checkpoints") and os.geteuid() == 0 else 0o700
             os.makedirs(f"{self._root}/{name}", mode=mode, exist_ok=True)
         _make_fifo(f"{self._root}/nudge")
+        self._installation = self._named()
         self._clear_tmp()
         self._undertaker = ThreadPoolExecutor(2, "rota-undertaker")
         self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
@@ -125,7 +127,7 @@ class LocalBackend:
         if order.holder is not None:
             self._refuse(name, "a lease is its holder's own process: there is nothing to launch")
             return
-        content = order_frame(order)
+        content = order_frame(order, self._installation)
         if len(content) > MAX_FRAME or not order.argv or not order.tasks:
             self._refuse(name, "the order is too large" if order.argv and order.tasks else "there is nothing to run")
             return
@@ -208,7 +210,7 @@ class LocalBackend:
         except KeyError:
             log.error("%s ran as %s, an account that is gone: what is left of it cannot be told", name, account)
             return
-        claims.sweep(name, uid)
+        claims.sweep(self._root, name, uid)
 
     def forget(self, attempt_id: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -301,6 +303,17 @@ class LocalBackend:
         time."""
         with self._news:
             self._news.wait_for(lambda: not ((attempt := self._known.get(name)) and attempt.ours), LOOK_S)
+
+    def _named(self) -> str:
+        """Return the name of this data directory, made if it has none; "" where the disk is full: a start matters more,
+        and the id alone is the mark then."""
+        try:
+            records.make_installation_id(self._root)
+        except OSError as error:
+            if error.errno not in records.FULL:
+                raise
+            log.error("the data directory gets no name now, so its processes are known by their ids alone: %s", error)
+        return records.installation_id(self._root)
 
     def _clear_tmp(self) -> None:
         """Claims that were never made. A name begins with the pid of its maker; one that lives may still be at it."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MARKER = "ROTA_ATTEMPT_ID"
+INSTALLATION = "ROTA_INSTALLATION_ID"  # whose attempt it is: two servers can give the same id
 PF_FORKNOEXEC = 0x40  # in field 9 of /proc/<pid>/stat: "forked but didn't exec"
 PF_KTHREAD = 0x00200000  # in the same field: a thread of the kernel
 MAX_PROC_READ = (
@@ -117,31 +118,40 @@ def uid_of(pid: int) -> int | None:
         return None
 
 
-def marked(attempt_id: str, uid: int | None) -> list[int]:
+def marked(attempt_id: str, uid: int | None, installation: str = "") -> list[int]:
     """Processes of this account (None: of any) that carry the attempt's marker in their environment, however far they
     ran."""
     own = os.getpid()
-    return [pid for pid in all_pids() if pid != own and has_marker(pid, attempt_id, uid)]
+    return [pid for pid in all_pids() if pid != own and has_marker(pid, attempt_id, uid, installation)]
 
 
-def has_marker(pid: int, attempt_id: str, uid: int | None) -> bool:
+def has_marker(pid: int, attempt_id: str, uid: int | None, installation: str = "") -> bool:
     """Look for the marker in a process of the attempt's account: anybody may set the variable in a process of their
-    own. The real user id counts, since the environment of a setuid program is its caller's choice as well."""
+    own. The real user id counts, since the environment of a setuid program is its caller's choice as well. A process
+    that names another installation is none of ours; one of an older version names none. "": any will do."""
     if uid is not None and uid_of(pid) != uid:
         return False
-    wanted = f"{MARKER}={attempt_id}".encode()
+    wanted, prefix = f"{MARKER}={attempt_id}".encode(), f"{INSTALLATION}=".encode()
+    found = False
     try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            rest = b"\0"  # so that the first variable is preceded by a separator as all others are
-            while chunk := file.read(MAX_PROC_READ):
-                rest += chunk
-                if b"\0" + wanted + b"\0" in rest + b"\0":
-                    return start_time(pid) is not None
-                rest = rest[-len(wanted) - 2 :]
+        for variable in _environment(pid):
+            found = found or variable == wanted
+            if installation and variable.startswith(prefix) and variable != prefix + installation.encode():
+                return False
     except OSError as error:
         must_be_known(error)
         return False  # gone, or another user's
-    return False
+    return found and start_time(pid) is not None
+
+
+def _environment(pid: int) -> Iterator[bytes]:
+    """Its variables. An environment can be larger than one read, a variable can not."""
+    with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+        rest = b""
+        while chunk := file.read(MAX_PROC_READ):
+            *whole, rest = (rest + chunk).split(b"\0")
+            yield from whole
+        yield rest
 
 
 def caught(pid: int) -> int:
@@ -221,13 +231,13 @@ def send_to(pid: int, started: int, signum: int) -> bool:
     return send(pid, signum, lambda: start_time(pid) == started)
 
 
-def kill_marked(attempt_id: str, uid: int | None, deadline: float) -> bool:
+def kill_marked(attempt_id: str, uid: int | None, deadline: float, installation: str = "") -> bool:
     """Kill all processes of this account that carry the marker, again and again until none is found. False when
     `deadline` (monotonic) came first."""
     pause = 0.001
-    while pids := marked(attempt_id, uid):
+    while pids := marked(attempt_id, uid, installation):
         for pid in pids:
-            send(pid, signal.SIGKILL, lambda pid=pid: has_marker(pid, attempt_id, uid))  # type: ignore[misc]
+            send(pid, signal.SIGKILL, lambda pid=pid: has_marker(pid, attempt_id, uid, installation))  # type: ignore[misc]
         if time.monotonic() > deadline:
             return False
         time.sleep(pause)

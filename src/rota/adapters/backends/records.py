@@ -7,6 +7,7 @@
     attempts/<id>/.exit    the file that becomes `exit`: made and allocated with the claim, so that an end needs no room
     attempts/<id>/log      what it printed;  `dropped` says which bytes the log cap took out of the middle
     live/<id>              a link to the lock: there until the server forgets the attempt; `.live` before the claim
+    installation-id        a name of this data directory, in the environment of all that it starts
     spare/<n>              files like `.exit` that become any other record when the disk is full (see ballast)
 
 A directory appears under attempts/ by a rename of a private one in which the lock is already held, so a claim is
@@ -42,11 +43,33 @@ SHORT_OF = {
     errno.ENOMEM: "the machine, or all jobs on it together, have no memory left for another process",
 }
 SPARE = "spare"
+INSTALLATION = "installation-id"
 SPARE_BYTES = 4096
 
 
 def attempt_dir(root: str, attempt_id: str) -> str:
     return f"{root}/attempts/{attempt_id}"
+
+
+def make_installation_id(root: str) -> None:
+    """Give the data directory a name of its own, if it has none. Two servers can give the same id to two runs."""
+    if not installation_id(root):
+        publish(root, root, INSTALLATION, os.urandom(8).hex().encode())
+
+
+def installation_id(root: str) -> str:
+    """Return the name of the data directory; "" = it has none."""
+    try:
+        fd = os.open(f"{root}/{INSTALLATION}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+            return ""
+        raise
+    try:
+        text = os.read(fd, 100).decode("ascii", "replace").strip()
+    finally:
+        os.close(fd)
+    return text if len(text) == 16 and text.isalnum() and text.isascii() else ""
 
 
 class Shortage(OSError):

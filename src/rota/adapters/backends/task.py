@@ -17,7 +17,7 @@ import os
 import signal
 
 from rota.adapters.backends import confine, oom, records
-from rota.adapters.backends.procs import MARKER
+from rota.adapters.backends.procs import INSTALLATION, MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ def _environment(order: dict[str, Any], rank: int, account: Account | None) -> d
         for key, value in (("HOME", account.home), ("USER", account.name), ("LOGNAME", account.name)):
             env.setdefault(key, value)
     env[MARKER] = order["id"]
+    if order.get("installation"):
+        env[INSTALLATION] = order["installation"]
     return env
 
 
