@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -159,3 +160,29 @@ def test_a_round_is_bounded_and_the_next_goes_on(root: Path, monkeypatch: pytest
     rounds = [{name for name, size in files.sizes() if size is not None} for _ in range(3)]
     assert all(len(measured) < 3 for measured in rounds)
     assert set.union(*rounds) == {ONE, TWO, THREE}
+
+
+def test_an_owner_cannot_keep_checkpoints_for_ever_by_a_time_in_the_future(root: Path) -> None:
+    (root / ONE).mkdir()
+    os.utime(root / ONE, (4e9, 4e9))
+    now = (root / ONE).stat().st_ctime
+    assert CheckpointFiles(root).purge(now - 1, lambda run_id: True) == 0, "it is young"
+    assert CheckpointFiles(root).purge(now + 1, lambda run_id: True) == 1
+
+
+def test_a_tree_that_takes_too_long_to_remove_keeps_no_other_from_being_removed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (ONE, TWO, THREE):
+        (root / name).mkdir()
+    remove = shutil.rmtree
+
+    def slow(path: str) -> None:
+        if path.endswith(TWO):
+            raise subprocess.TimeoutExpired("rm", 600)
+        remove(path)
+
+    slow.avoids_symlink_attacks = True  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "rmtree", slow)
+    assert CheckpointFiles(root).purge(5e9, lambda run_id: True) == 2
+    assert [path.name for path in root.iterdir()] == [TWO]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -96,6 +97,26 @@ def test_who_does_not_read_is_dropped_and_a_fifth_is_refused(
     finally:
         for line in lines:
             line.close()
+
+
+def test_those_who_hang_up_while_the_command_does_not_read_cost_nothing_and_leave_their_places(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, root: Path
+) -> None:
+    order = launch(rig, backend, reports, "stty raw -echo; echo up; sleep 1000")
+    for _ in range(6):  # there is room for four at a time
+        with terminal.connect(root, order.attempt_id) as line:
+            hear(line, b"up")
+            line.settimeout(1.0)
+            with contextlib.suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
+                for _ in range(20):
+                    line.sendall(terminal.typed(b"x" * 20_000))
+
+    def is_let_in() -> bool:
+        with terminal.connect(root, order.attempt_id) as again:
+            again.settimeout(60)
+            return again.recv(10) != b""
+
+    wait_for(is_let_in, "a place")
 
 
 def test_attach_by_hand_and_detach(rig: LocalRig, backend: LocalBackend, reports: Reports, root: Path) -> None:

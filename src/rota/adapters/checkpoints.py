@@ -88,14 +88,16 @@ def _is_old(entry: os.DirEntry[str], before: float) -> bool:
     """A directory that looks young may belong to a run the store has forgotten because an old copy was put back."""
     if not RUN_ID.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
         return False
-    return entry.stat(follow_symlinks=False).st_mtime < before
+    facts = entry.stat(follow_symlinks=False)
+    # The owner of a directory can give it any time of change, one in the future too; the kernel's own cannot be set.
+    return min(facts.st_mtime, facts.st_ctime) < before
 
 
 def _remove(path: str) -> bool:
     assert shutil.rmtree.avoids_symlink_attacks
     try:
         _remove_tree(path)
-    except OSError as error:  # of one; the others go on, and this one is tried again
+    except (OSError, subprocess.TimeoutExpired) as error:  # of one; the others go on, and this one is tried again
         log.warning("checkpoints of a run that is gone could not be removed: %s", error)
         return False
     return True

@@ -109,7 +109,12 @@ class PtyPump:
         for fd, client in self._clients.items():
             wanted = select.POLLIN if len(self._typed) < MAX_TYPED else 0
             poll.register(fd, wanted | (select.POLLOUT if client.owed else 0))
-        return {fd for fd, _ in poll.poll()}
+        ready = dict(poll.poll())
+        if len(self._typed) >= MAX_TYPED:
+            # One that has hung up is ready without end, and what it typed cannot be taken until the command reads.
+            for fd in [fd for fd in self._clients if ready.get(fd, 0) & (select.POLLHUP | select.POLLERR)]:
+                self._drop(self._clients[fd])
+        return set(ready)
 
     def _copy_output(self) -> bool:
         try:
