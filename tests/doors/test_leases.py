@@ -614,6 +614,28 @@ def test_with_tokens_the_main_port_asks_for_one(make_server: Callable[..., Serve
         server.token = "shared-secret"
 
 
+def test_who_waits_gets_nothing_once_the_token_is_revoked(make_server: Callable[..., Server]) -> None:
+    server = make_server(nodes=1, gpus=2, env={"ROTA_SHARED_TOKEN": "shared-secret"})
+    with at(server) as desk:
+        holder = desk.holder(2)
+        server.token = "shared-secret"
+        anns = server.post("/tokens", {"user": "ann", "role": "user"}).ok()
+        body = json.dumps({"pid": os.getpid(), "num_gpus": 1})
+        url = f"{server.url}/acquire"
+        with subprocess.Popen(
+            ["curl", "-sS", "-w", " %{http_code}", "-H", f"X-Auth-Token: {anns['token']}", "-d", body, url],
+            stdout=subprocess.PIPE,
+        ) as waiting:
+            until(lambda: desk.of(os.getpid())["status"] == "queued", "it waits")
+            server.delete(f"/tokens/{anns['id']}").ok()
+            holder.kill()  # its GPUs are free within less time than it takes to look at tokens again
+            out, _ = waiting.communicate(timeout=PATIENCE_S)
+        assert out.endswith(b" 401")
+        assert b"gpus" not in out
+        until(lambda: desk.free() == 2, "nobody holds them")
+        assert desk.of(os.getpid())["status"] == "done"
+
+
 # -- the server goes and comes back ---------------------------------------------------------------------------------
 def test_a_lease_outlives_the_server(desk: Desk) -> None:
     holder = desk.holder(3)

@@ -93,6 +93,7 @@ class _Lease:
     waiting: list[Future[Grant]] = field(default_factory=list)
     unwatch: Callable[[], None] | None = None
     linger: Callable[[], None] | None = None  # calls off what happens when nobody comes for it
+    told: int = 0  # how many clients were told of the grant and have not given it back
     visits: int = 0  # how often somebody came for it: a deadline set before the last visit counts for nothing
     deserted: str = ""  # why nobody waits for it any more: to be withdrawn as soon as it has an id
     over: Refused | None = None  # how it ended
@@ -102,6 +103,7 @@ class _Lease:
 class Asked:
     granted: Future[Grant]  # raises Refused when it was refused, cancelled, or its process ended
     leave: Callable[[], None]  # the client is gone; does nothing once the lease is given
+    give_back: Callable[[], None]  # the client may not have what was given; ends the lease unless others wait for it
 
 
 class Leases:
@@ -147,6 +149,7 @@ class Leases:
             known = self._known(who, seen, gpus, key)
             lease = known or self._begin(who, spec, key)
             self._join(lease, future)
+            lease.told += lease.grant is not None
         if known is None:  # not under the lock: whoever hears of the answer may answer others
             self._service.send(who, Submit(spec)).add_done_callback(lambda done: self._submitted(lease, done))
         if lease.over is not None:
@@ -154,7 +157,7 @@ class Leases:
         elif lease.grant is not None:
             _answer(future, lease.grant)
         future.add_done_callback(lambda done: self._leave(lease, future) if done.cancelled() else None)
-        return Asked(future, lambda: self._leave(lease, future))
+        return Asked(future, lambda: self._leave(lease, future), lambda: self._give_back(lease))
 
     def try_out(
         self, caller: Caller, pid: int | Looked, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
@@ -310,6 +313,14 @@ class Leases:
             else:
                 self._desert(lease, "its client left", lease.visits)
 
+    def _give_back(self, lease: _Lease) -> None:
+        with self._lock:
+            lease.told -= 1
+            if lease.told or self._closed or lease.over is not None:
+                return
+            lease.deserted = "its client was not welcome any more"
+            self._withdraw(lease)
+
     def _linger(self, lease: _Lease, delay_s: float, why: str) -> None:
         visits = lease.visits
         lease.linger = self._after(delay_s, lambda: self._desert(lease, why, visits))
@@ -364,6 +375,7 @@ class Leases:
                 return
             grant = lease.grant = Grant(run.id, tuple(Flat(self._service.nodes().values()).numbers(run)))
             futures, lease.waiting = lease.waiting, []
+            lease.told = len(futures)
             self._let_go(lease)
             if lease.deserted:  # its withdrawal comes too late now
                 self._withdraw(lease)

@@ -29,6 +29,7 @@ from rota.api.bare import dry_run_of, key_of, served_by
 from rota.api.depends import seen
 from rota.api.dry import marked
 from rota.api.errors import RETRY_AFTER_S, SHORT, STATUS, is_shortage
+from rota.api.gate import UNAUTHORISED
 from rota.api.guard import MAX_BODY
 from rota.api.house import House
 from rota.api.render.lease import Leased, lease
@@ -47,6 +48,7 @@ SERVICE = "local-gpu-scheduler"  # the name by which clients of this field know 
 NOBODY = ("pid", "open")  # how a caller is known of whom nothing is
 OWN_TOKEN = ("token", "cookie")  # how one is known who showed a token of their own, not one that others have too
 ENDED_SHOWN = 100
+LOOK_AGAIN_S = 5.0  # whether who waits is still welcome
 CODES: dict[type[Refused], int] = {**STATUS, Invalid: 400, NotAlive: 200}
 
 
@@ -199,11 +201,14 @@ def _uid(scope: Mapping[str, Any]) -> int | None:
 
 
 async def _granted(asked: Asked, request: Request) -> Response:
-    """Wait for the GPUs and watch the client meanwhile: one that goes must not keep its place."""
+    """Wait for the GPUs and watch the client meanwhile: one that goes must not keep its place, nor one whose token is
+    revoked or expires."""
+    holds: Callable[[], bool] = request.scope["rota.holds"]
     granted = asyncio.wrap_future(asked.granted)
     gone = asyncio.create_task(_gone(request))
     try:
-        await asyncio.wait((granted, gone), return_when=asyncio.FIRST_COMPLETED)
+        while holds() and not granted.done() and not gone.done():
+            await asyncio.wait((granted, gone), timeout=LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:  # the server stops: who waits keeps its place, and finds it again by its key
         granted.add_done_callback(_unheard)
         return _trouble("the server is stopping; ask the next one", 503)
@@ -212,7 +217,10 @@ async def _granted(asked: Asked, request: Request) -> Response:
     if not granted.done():
         asked.leave()
         granted.add_done_callback(_unheard)
-        return _trouble("the client is gone", 400)  # nobody reads it
+        return _trouble(UNAUTHORISED.why, 401) if not holds() else _trouble("the client is gone", 400)
+    if not holds() and granted.exception() is None:
+        asked.give_back()
+        return _trouble(UNAUTHORISED.why, 401)
     grant = granted.result()
     return Json({"job_id": grant.run_id, "gpus": ",".join(map(str, sorted(grant.gpus)))})
 
