@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.api import tokens
+from rota.api.guard import Guard
+from rota.api.server import make_app
 from rota.app.authz import Principal, Role
 from rota.app.errors import Conflict, Invalid
+from tests.api.kit import acall, opened
 
 NOW = 1_000.0
 
@@ -114,3 +119,17 @@ def test_a_name_is_plain_or_refused(name: str) -> None:
 @given(st.binary(max_size=100))
 def test_any_header_can_be_hashed(raw: bytes) -> None:
     assert len(tokens.hash_of(raw.decode("utf-8", "surrogateescape"))) == 64
+
+
+def test_of_two_that_are_made_at_once_one_has_the_name(tmp_path: Path) -> None:
+    """A person's and an agent's of one name: whichever is second is refused."""
+
+    async def both(guard: Guard) -> list[int]:
+        head = {"x-auth-token": "open sesame", "content-type": "application/json"}
+        bodies = ({"user": "kim", "role": "user"}, {"user": "kim", "role": "agent", "acts_for": "ann"})
+        asked = (acall(guard, "/tokens", "POST", head, [json.dumps(body).encode()]) for body in bodies)
+        return sorted(answer.status for answer in await asyncio.gather(*asked))
+
+    with opened(tmp_path, shared_token="open sesame") as house:
+        assert asyncio.run(both(Guard(make_app(house), house))) == [200, 409]
+        assert [token.user for token in house.gate.all_tokens()] == ["kim"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from rota.app.commands import PutRecord
 from rota.app.errors import NotFound
 
 router = Router("identity")
+making = asyncio.Lock()  # a name is looked at and taken before the next one is looked at
 
 
 class Me(BaseModel):
@@ -92,12 +94,14 @@ async def make_token(house: HouseDep, who: Caller, body: NewToken, dry_run: DryR
     secret, token = tokens.make(
         body.user, body.role, time.time(), expires_s=body.expires_seconds, acts_for=body.acts_for, note=body.note
     )
-    tokens.must_be_told_apart(token, house.gate.all_tokens())
     warning = await asyncio.to_thread(_warning, house, token)
-    await act(house, who, PutRecord(token.draft(), fresh=True), dry_run)
+    async with making if not dry_run else nullcontext():
+        tokens.must_be_told_apart(token, house.gate.all_tokens())
+        await act(house, who, PutRecord(token.draft(), fresh=True), dry_run)
+        if not dry_run:
+            house.gate.learn(token)
     if dry_run:
         return Json({**token.public(), "token": "", **warning, "dry_run": True})
-    house.gate.learn(token)
     return Json({**token.public(), "token": secret, **warning})
 
 
