@@ -120,3 +120,35 @@ def test_a_read_whose_client_has_gone_is_not_worked_on(shared: House) -> None:
             assert app.begun == AT_A_TIME + 1, "and the one that stayed"
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_client_that_goes_is_no_mistake_of_ours(shared: House, caplog: pytest.LogCaptureFixture) -> None:
+    """The turn of a read comes while its connection is being closed."""
+    token, _ = issue(shared.service, shared.gate, "mallory", "viewer")
+
+    async def story() -> None:
+        app = Rendering()
+        async with serving(Guard(app, shared)) as (address, connections):
+            writers = []
+            for count in range(1, AT_A_TIME + 2):
+                _, writer = await asyncio.open_connection(*address)
+                writer.write(f"GET {RUNS} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-auth-token: {token}\r\n\r\n".encode())
+                writers.append(writer)
+                while getattr(shared.reads._lines.get("mallory"), "reads", 0) != count:
+                    await asyncio.sleep(0.005)
+            port = writers[-1].get_extra_info("sockname")[1]
+            last = next(one for one in connections if one.client[1] == port)
+            shared.reads._lines["mallory"].slots.release()
+            last.transport.close()
+            while last in connections:
+                await asyncio.sleep(0.005)
+            app.go_on.set()
+            while shared.reads._lines:
+                await asyncio.sleep(0.005)
+            assert app.begun == AT_A_TIME
+            for writer in writers:
+                writer.close()
+
+    with caplog.at_level("INFO"):
+        asyncio.run(asyncio.wait_for(story(), 60))
+    assert [one.getMessage() for one in caplog.records if "ASGI" in one.getMessage()] == []

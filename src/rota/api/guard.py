@@ -139,9 +139,12 @@ class Guard:
             async with slots.slot(scope["rota.party"]):
                 if scope["method"] not in SAFE:
                     begun = True  # whether a change is made is not known from now on
-                elif has_gone(scope):
+                if begun or not has_gone(scope):
+                    await self._app(scope, receive, noting)
                     return
-                await self._app(scope, receive, noting)
+            # The connection is closing: the server calls a request that ends before it is closed a mistake.
+            while (await receive())["type"] != "http.disconnect":
+                pass
         except asyncio.CancelledError:  # the server stops, and does not wait for it any longer
             if begun:
                 raise
