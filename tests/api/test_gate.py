@@ -272,6 +272,14 @@ class TestBrowsers:
         assert isinstance(gate.redeem("b", codes[-g.CODES_OF_ONE]), str)
         assert isinstance(gate.redeem("c", others), str), "and nobody else's"
 
+    def test_links_of_the_shared_token_are_enough_for_a_team(self, house: House) -> None:
+        gate = gate_of(house.service, shared="open sesame")
+        codes = [gate.new_code(g.SHARED_ID) for _ in range(3 * g.CODES_OF_ONE)]
+        assert all(isinstance(gate.redeem("a", code), str) for code in codes)
+        again = gate.redeem("a", codes[0])
+        assert isinstance(again, Turned)
+        assert "used already, is too old or gave way to newer links" in again.why
+
     def test_codes_of_all_are_bounded(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(g, "MAX_CODES", 2)
         gate = gate_of(house.service)

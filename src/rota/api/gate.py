@@ -83,7 +83,9 @@ class Ended:
 
 UNAUTHORISED = Turned(401, "Unauthorized - invalid or missing X-Auth-Token")
 STALE = Turned(
-    401, "this is no token, or a login link that was used already or is too old; make a new one with: rota login --link"
+    401,
+    "this is no token, or a login link that was used already, is too old or gave way to newer links of the same token; "
+    "make a new one with: rota login --link",
 )
 
 
@@ -191,9 +193,10 @@ class Gate:
 
     # -- browsers ---------------------------------------------------------------------------------------------------
     def new_code(self, token_id: str) -> str:
-        """For a login link: good once, for an hour. `token_id` may be SHARED_ID. Who makes too many loses their own."""
+        """For a login link: good once, for an hour. Who makes too many loses their own. `token_id` may be SHARED_ID:
+        these links are a team's, made by admins alone, and have no bound but that of all."""
         code = secrets.token_urlsafe(24)
-        own = [digest for digest, (owner, _) in self._codes.items() if owner == token_id]
+        own = [digest for digest, (owner, _) in self._codes.items() if owner == token_id != SHARED_ID]
         for digest in own[: max(0, len(own) + 1 - CODES_OF_ONE)]:
             del self._codes[digest]
         self._codes[tokens.hash_of(code)] = (token_id, self._now() + CODE_LIVES_S)
