@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,17 @@ def test_without_rights_it_runs_unconfined_and_says_so(tmp_path: Path) -> None:
         assert "runs unconfined" in rig.path(order.attempt_id, "shim.log").read_text()
     finally:
         backend.close()
+
+
+def test_a_mount_point_with_a_carriage_return_hides_no_other_mount(groups: confine.Hierarchies, tmp_path: Path) -> None:
+    """The kernel escapes a newline there, and nothing else that Python takes for the end of a line."""
+    confine.try_remove(groups.unified)
+    odd = tmp_path / "a\rb - cgroup2"
+    odd.mkdir()
+    look = "from rota.adapters.backends import confine; print(confine._mounts())"
+    script = 'mount -t tmpfs none "$1" && exec "$2" -c "$3"'
+    argv = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", str(odd), sys.executable, look]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+    if "Operation not permitted" in done.stderr or "Permission denied" in done.stderr:
+        pytest.skip("this user may not mount (needs root)")
+    assert done.stdout.strip() == str(confine._mounts()), done.stderr

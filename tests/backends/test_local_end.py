@@ -248,3 +248,20 @@ def test_a_marker_is_the_whole_variable(tmp_path: Path) -> None:
 
 def _has_run(pid: int) -> bool:
     return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep")
+
+
+def test_what_a_program_calls_itself_ends_no_supervisor(rig: LocalRig, backend: LocalBackend, reports: Reports) -> None:
+    """A carriage return in the name begins no line of /proc/<pid>/status."""
+    program = (
+        "import ctypes, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: exit(3))\n"
+        "ctypes.CDLL(None).prctl(15, b'\\rSigCgt:zz', 0, 0, 0)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    order = rig.order("last for ever", argv=(sys.executable, "-c", program))
+    backend.launch(order)
+    wait_for(lambda: b"ready" in backend.read_log(order.attempt_id, 0, 100).content, "it has its name")
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGTERM, 30.0))
+    end = rig.end_of(reports, order)
+    assert (end.cause, end.code) == (Cause.CANCELLED, 3)

@@ -180,8 +180,9 @@ def may_keep(fd: int) -> bool:
 
 def _status(pid: int) -> dict[str, str] | None:
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            pairs = (line.partition(":") for line in file.read(MAX_COMMAND_BYTES).splitlines())
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace", newline="\n") as file:
+            # only "\n" ends a line: the name, which is the process's to choose, may hold all else that would
+            pairs = (line.partition(":") for line in file.read(MAX_COMMAND_BYTES).split("\n"))
             return {name: value.strip() for name, _, value in pairs}
     except OSError as error:
         procs.must_be_known(error)

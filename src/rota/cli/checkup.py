@@ -285,5 +285,5 @@ def _cgroup() -> Finding:
 
 def _unified_mount() -> str:
     """Where cgroup v2 is mounted: with v1 beside it, not at /sys/fs/cgroup itself."""
-    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
-        return next((words[1] for line in file if len(words := line.split()) > 2 and words[2] == "cgroup2"), "")
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        return next((words[1] for line in file if len(words := line.split(" ")) > 2 and words[2] == "cgroup2"), "")

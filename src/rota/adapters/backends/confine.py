@@ -306,21 +306,22 @@ def _can_join(group: str) -> bool:
 
 
 def _mounts() -> list[tuple[str, str, list[str]]]:
-    """(file system type, mount point, super options) of each cgroup mount."""
+    """(file system type, mount point, super options) of each cgroup mount. A mount point may hold a carriage return,
+    which ends no line here."""
     found = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         for line in file:
             before, _, after = line.partition(" - ")
             kind, _, options = after.split(" ", 2)
             if kind in ("cgroup", "cgroup2"):
-                found.append((kind, before.split()[4], options.strip().split(",")))
+                found.append((kind, before.split(" ")[4], options.strip().split(",")))
     return found
 
 
 def _own_groups() -> dict[str, str]:
     """Controller (v1) or "" (v2) -> our own group's path."""
     groups = {}
-    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)
             for controller in controllers.split(","):

@@ -68,7 +68,7 @@ def _climb(pid: int, limit: int | None) -> dict[int, bytes] | None:
 def groups_of(pid: int) -> set[str]:
     """Names of the groups of Rota servers on the way to its own."""
     try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace", newline="\n") as file:
             return set(GROUP.findall(file.read(MAX_GROUPS)))
     except OSError as error:
         procs.must_be_known(error)

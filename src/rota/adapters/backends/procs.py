@@ -271,5 +271,6 @@ def _stat_text(pid: int | str) -> bytes | None:
 
 
 def _read_text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+    # The name of a process and of a mount may hold a carriage return, which ends a line in Python's usual text mode.
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return file.read(MAX_PROC_READ)

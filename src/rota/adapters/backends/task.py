@@ -30,6 +30,9 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 PTRACE_DETACH = 17
+KEYCTL_SYSCALL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280, "riscv64": 219}
+KEYCTL_JOIN_SESSION_KEYRING, KEYCTL_LINK = 1, 8
+KEY_SPEC_SESSION_KEYRING, KEY_SPEC_USER_KEYRING = -3, -4
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -143,10 +146,31 @@ def _prepare(order: dict[str, Any], account: Account | None, fds: Fds, groups: l
 
 def _become(account: Account) -> None:
     if account.privileged:
+        _leave_keyring()  # as root: an account may have few keyrings, and could keep its own runs from starting
         os.initgroups(account.name, account.gid)
         os.setgid(account.gid)
         os.setuid(account.uid)
+        _keyctl(KEYCTL_LINK, KEY_SPEC_USER_KEYRING, KEY_SPEC_SESSION_KEYRING)  # as a login does; a run needs it rarely
         libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _leave_keyring() -> None:
+    """Begin an empty session keyring. The server's would give the keys in it, which are the server's and those of all
+    other people's jobs, to each job: it is inherited through setuid and exec."""
+    why = _keyctl(KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
+    # a kernel without keyrings, or a container that denies them to everybody, has no keys to give
+    if why not in (0, errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP):
+        raise Refused(f"cannot begin a session keyring: {os.strerror(why)}")
+
+
+def _keyctl(operation: int, first: int, second: int) -> int:
+    """Call keyctl; the number of the error, 0 for none."""
+    number = KEYCTL_SYSCALL.get(os.uname().machine)
+    if number is None:
+        return errno.ENOSYS
+    if libc.syscall(ctypes.c_long(number), ctypes.c_long(operation), ctypes.c_long(first), ctypes.c_long(second)) >= 0:
+        return 0
+    return ctypes.get_errno()
 
 
 def _enter(workdir: str, account: Account | None) -> None:
