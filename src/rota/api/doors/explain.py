@@ -38,7 +38,9 @@ class Explained(BaseModel):
     reasons: list[ReasonShape]
     position: int | None
     hint: str
-    eta: float | None
+    eta: float | None = Field(
+        description="If every run takes what is believed; `GET /runs/{run_id}/eta` says how likely that is (p50, p90)."
+    )
 
 
 class Sooner(BaseModel):
