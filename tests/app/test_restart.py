@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 from unittest.mock import patch
@@ -285,7 +286,24 @@ def test_the_store_of_another_directory_is_refused(house, build):
     with pytest.raises(CannotStart, match=r"not the one that .* had"):
         house.open()
     (house.data / "rota.db").write_bytes(own)
-    (house.data / "store-made").unlink()  # as in a new directory for a backup, or after an upgrade
+    (house.data / "store-made").unlink()  # as in a new directory for a backup
+    house.open()
+
+
+def test_a_directory_whose_store_had_no_name_yet_gets_one(house):
+    """The file said so in words before it held a name."""
+    house.close()
+    made = house.data / "store-made"
+    made.write_text("rota.db was made here\n")
+    house.open()
+    assert re.fullmatch(r"[0-9a-f]{32}\n", made.read_text())
+    house.close()
+    house.open()
+    house.close()
+    made.write_text("something else\n")
+    with pytest.raises(CannotStart, match=r"store-made does not hold the name of a house; restore it, or remove it$"):
+        house.open()
+    made.unlink()
     house.open()
 
 

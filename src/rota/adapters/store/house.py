@@ -27,6 +27,7 @@ from rota.core.run import ACTIVE
 FILE = "house-id"  # a directory with this file has its store behind a URL
 MADE = "store-made"  # and one with this file in its own rota.db
 SQLITE_FILE = "rota.db"
+OLD_TEXT = f"{SQLITE_FILE} was made here"  # what `store-made` said before it held a name
 KEY, MADE_KEY = "house", "store"  # of the settings rows: whose a shared database is, and a file's own name
 
 
@@ -51,7 +52,7 @@ def must_have_its_store(data_dir: Path) -> None:
 def bind_file(store: SqlStore, data_dir: Path) -> None:
     """Give a directory and its SQLite file the same name, now that the file has been opened. Raises StoreUnusable where
     the file has that of another directory: put there by mistake it would know no token, and be open to everybody."""
-    known = _name_in(data_dir / MADE)
+    known = _name_in(data_dir / MADE, nameless=OLD_TEXT)
     with store.transaction() as connection:
         row = connection.execute(select(s.settings).where(s.settings.c.key == MADE_KEY)).one_or_none()
         bound = "" if row is None else str(rows.loads(row.body)["id"])
@@ -139,18 +140,20 @@ def _active(connection: Connection) -> int:
     return int(connection.execute(active).scalar_one())
 
 
-def _name_in(path: Path) -> str:
-    """The name of a directory that a file of it holds; "" = it has none yet."""
+def _name_in(path: Path, nameless: str = "") -> str:
+    """The name of a directory that a file of it holds; "" = it has none yet, or the file says only `nameless`."""
     try:
         known = path.read_text("ascii").strip()
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise StoreUnusable(f"cannot read {path}: {error}") from error
+    if nameless and known == nameless:
+        return ""
     if not re.fullmatch(r"[0-9a-f]{32}", known):
-        raise StoreUnusable(
-            f"{path} does not hold the name of a house; restore it, or remove it while no run is active"
-        )
+        # the file that belongs to a directory's own store may go at any time: a new one is written beside it
+        when = "" if path.name == MADE else " while no run is active"
+        raise StoreUnusable(f"{path} does not hold the name of a house; restore it, or remove it{when}")
     return known
 
 
