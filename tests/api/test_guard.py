@@ -281,6 +281,13 @@ class TestBody:
         house = replace(shared, people=Buckets(1.0, 1.0))  # what this costs is no other test's
         assert call(Guard(echo, house), "/runs/0123456789ab/metrics", "POST", headers, body).status == 200
 
+    @pytest.mark.parametrize("nested", [b"[" * 50 + b"]" * 50 + b",", b'{"a":' * 50 + b"1" + b"}" * 50 + b","])
+    def test_what_is_nested_is_a_member_too(self, shared: House, nested: bytes) -> None:
+        guard, headers = Guard(_app(shared), shared), {**JSON, **SESAME}
+        body = [b"[", nested * (MAX_MEMBERS // 50 + 1), b"1]"]
+        answer = call(guard, "/runs", "POST", headers, body)
+        assert (answer.status, "members" in answer.body.decode()) == (413, True)
+
     def test_large_ones_count_as_the_calls_they_cost(self, shared: House) -> None:
         house = replace(shared, people=Buckets(1.0, 100.0))
         guard, body = Guard(echo, house), [b"[" + b"1," * 20_000 + b"1]"]
@@ -494,6 +501,13 @@ def test_a_dry_run_that_is_misspelt_is_not_done_in_earnest(guard: Guard, query: 
 
 class TestHeads:
     """They are parsed on the event loop, before anybody is known."""
+
+    def test_a_query_has_a_few_parameters(self, guard: Guard) -> None:
+        few, many = ("&".join(f"%2{n % 10}{n}=1" for n in range(count)) for count in (100, 101))
+        assert call(guard, "/runs", headers=SESAME, query=few).status == 200
+        for headers in (SESAME, {}):
+            refused = call(guard, "/runs", headers=headers, query=many)
+            assert (refused.status, "100" in refused.json["detail"]) == (414, True)
 
     def test_no_cookie_but_ours_reaches_the_app(self, shared: House) -> None:
         """Python's own parser takes seconds for some (CVE-2024-7592), and is asked on every route."""

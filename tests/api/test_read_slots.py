@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from rota.api import read_slots
 from rota.api.guard import Guard
 from rota.api.house import House
-from rota.api.read_slots import AT_A_TIME
+from rota.api.read_slots import AT_A_TIME, CHANGES_AT_A_TIME
+from rota.api.server import guarded
 from tests.api.kit import acall, issue, serving
 
 RUNS, FOLLOWED, HEALTH = "/runs", "/runs/0123456789ab/logs/stream", "/healthz"
@@ -82,6 +84,27 @@ def test_a_line_has_an_end(shared: House, monkeypatch: pytest.MonkeyPatch) -> No
         many.append(asyncio.create_task(ask(guard, token, RUNS)))
         app.go_on.set()
         assert await asyncio.gather(*many[1:]) == [200] * (AT_A_TIME + 3)
+
+    asyncio.run(story())
+
+
+def test_behind_the_end_of_the_line_a_body_that_comes_after_its_head_is_told_the_same(
+    shared: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over ssh or a proxy, where they come apart: who is told to wait sends it again, who is told that it cannot be
+    read does not."""
+    monkeypatch.setattr(read_slots, "MOST_WAITING", 0)
+    token, _ = issue(shared.service, shared.gate, "ann", "user")
+    body = [b'{"name": "a",', b'"command": "true"}']
+
+    async def story() -> None:
+        guard = guarded(shared)
+        async with AsyncExitStack() as all_slots:
+            for _ in range(CHANGES_AT_A_TIME):
+                await all_slots.enter_async_context(shared.changes.slot("ann"))
+            refused = await acall(guard, RUNS, "POST", {"x-auth-token": token}, body)
+            assert (refused.status, refused.headers["retry-after"]) == (429, "1"), refused.body
+            assert "changes waiting" in refused.json["detail"]
 
     asyncio.run(story())
 

@@ -204,7 +204,8 @@ class _Incoming:
         self._size += len(part)
         if self._size > most_bytes:
             raise HTTPException(413, f"the body is larger than {most_bytes} bytes", _CLOSE)
-        self._members += part.count(b",")  # what is only nested, the parser refuses at once
+        # a list in a list is a member without a comma; a text that holds such letters counts for more than it is
+        self._members += part.count(b",") + part.count(b"[") + part.count(b"{")
         if self._members > most_members:
             raise HTTPException(413, f"the body has more than {most_members:,} members; send less at once", _CLOSE)
         if self._size <= SMALL_BODY:

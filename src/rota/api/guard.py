@@ -77,6 +77,7 @@ HEADERS = [
 NO_STORE = (b"cache-control", b"no-store")
 # A head is parsed on the event loop, before anybody is known.
 LONGEST_PATH, LONGEST_QUERY, LONGEST_COOKIES = 8192, 8192, 16384
+MOST_PARAMETERS = 100  # of a query: no route knows more than a dozen
 MOST_HEADERS, LONGEST_VALUE = 200, 8192
 SESSION = re.compile(r"[A-Za-z0-9_=.-]{1,500}")
 
@@ -177,6 +178,8 @@ class Guard:
             return Turned(
                 414, f"the address is too long: a path has {LONGEST_PATH} bytes at most, a query {LONGEST_QUERY}"
             )
+        if _parameters(scope.get("query_string", b"")) > MOST_PARAMETERS:
+            return Turned(414, f"the address has too many parameters: use at most {MOST_PARAMETERS}")
         if len(scope["headers"]) > MOST_HEADERS or headers.too_long:
             return Turned(431, f"a request has {MOST_HEADERS} headers of {LONGEST_VALUE} bytes at most")
         if _misspelt(scope.get("query_string", b"")):
@@ -332,6 +335,11 @@ def _misspelt(query: bytes) -> bool:
     return any(map(is_dry_run, names))
 
 
+def _parameters(query: bytes) -> int:
+    """Return how many there are, at most: each costs more to parse than to send."""
+    return query.count(b"&") + query.count(b";") + 1
+
+
 def _is_dry(query: bytes) -> bool:
     """Return whether nothing but a dry run can be meant: of several words for it the last one counts."""
     return b"dry_run" in query and query.count(b"dry_run") == 1 and DRY_RUN.search(query) is not None
@@ -449,7 +457,10 @@ def _taking_slot(receive: Receive, stack: AsyncExitStack, slots: ReadSlots, part
         message = await receive()
         if not taken and not message.get("more_body", False):
             taken = True
-            await stack.enter_async_context(slots.slot(party))
+            try:
+                await stack.enter_async_context(slots.slot(party))
+            except TooManyReads as error:  # of all that is raised while a body is read, routers pass on only this kind
+                raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
         return message
 
     return taking
