@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ import pytest
 from rota.adapters.detect import ask, sightings
 from rota.adapters.detect.detector import ClusterDetector
 from rota.core.clusters import LABELS, canonical
-from tests.app.house import SOURCES
+from tests.app.house import SOURCES, until
 
 SINFO = """
 case "$*" in
@@ -106,6 +109,43 @@ RAY = {
     "/api/cluster_status": {"data": {"clusterStatus": {"loadMetricsReport": {"usage": {"GPU": [3.0, 12.0]}}}}},
     "/nodes?view=summary": {"data": {"summary": [{"raylet": {"state": "ALIVE"}}, {"raylet": {"state": "DEAD"}}]}},
 }
+
+
+def test_an_answer_that_comes_byte_by_byte_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, and all of them in weeks."""
+    monkeypatch.setattr(ask, "ANSWER_S", 1.0, raising=False)
+    over = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n")
+            while not over.wait(0.1):
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(2) as threads:
+        try:
+            threads.submit(drip, listening)
+            asked = threads.submit(ask.get, "127.0.0.1", listening.getsockname()[1], "/api/version")
+            until(asked.done, "it was given up")
+        finally:
+            over.set()
+        assert asked.result() == (0, None)
+
+
+def test_a_program_that_cannot_be_ended_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its output is held by a process of another session, which no kill of ours reaches."""
+    monkeypatch.setattr(ask, "COMMAND_S", 0.5)
+    machine = Machine(tmp_path)
+    machine.program("sinfo", f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' &\nsleep 1000\n")
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(ask.command, machine.env, ("sinfo", "-h"))
+        pid = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip(), "it runs"))
+        try:
+            until(asked.done, "it was given up")
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        assert asked.result() is None
 
 
 def test_a_bare_machine_is_cpu_only(machine):

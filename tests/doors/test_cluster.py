@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +138,51 @@ def test_one_detection_at_a_time_and_none_for_those_who_only_look(make_server: M
         assert time.monotonic() - begun < 10, "who looks meanwhile is not kept waiting"
     asked = (tools / "asked").read_text().split()
     assert asked.count("sinfo") < 4, asked
+
+
+@contextmanager
+def dripping() -> Iterator[tuple[int, list[socket.socket]]]:
+    """A port that answers a GET with the head of a long body, and then with a byte now and then; its connections."""
+    taken: list[socket.socket] = []
+    over = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        listening.settimeout(0.2)
+        while not over.is_set():
+            with suppress(OSError):
+                connection, _ = listening.accept()
+                taken.append(connection)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n")
+            for connection in taken:
+                with suppress(OSError):
+                    connection.send(b" ")
+
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as listening:
+        thread = threading.Thread(target=drip, args=(listening,))
+        thread.start()
+        try:
+            yield listening.getsockname()[1], taken
+        finally:
+            over.set()
+            thread.join()
+            for connection in taken:
+                connection.close()
+
+
+def test_a_program_on_rays_port_that_never_ends_its_answer_keeps_nobody_waiting(make_server: MakeServer) -> None:
+    with dripping() as (port, taken):
+        server = make_server(env={"RAY_ADDRESS": f"http://127.0.0.1:{port}"})
+        known = people(server, boss="admin", **{ANN: "user"})
+        path, forced = "/cluster/detect?dry_run=true", {"preferred_type": "slurm"}
+        with ThreadPoolExecutor(41) as callers:  # more than there are threads for everybody's calls
+            asked = [callers.submit(known[ANN].post, path, forced) for _ in range(40)]
+            until(lambda: len(taken) > 1, "the port was asked")
+            stopped = callers.submit(known["boss"].post, "/runs/0123456789ab/stop")
+            until(stopped.done, "somebody else's call was answered")
+            assert stopped.result().status == 404
+            until(lambda: all(one.done() for one in asked), "those who asked are answered as well")
+        assert {one.result().status for one in asked} == {200, 503}, "who stands in line too often is told so"
+        assert known["boss"].post("/cluster/detect").ok()["cluster"]["type"] == "local_gpu"
 
 
 def test_said_by_the_environment(make_server: MakeServer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from rota.api.asked import (
     submit_of,
 )
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.api.newrun import Note
 from rota.api.shelf import Shelf, owner_of
 from rota.api.sweepbook import KIND
@@ -130,7 +130,7 @@ async def make_sweep(
     key = key or asked.idempotency_key or None
     sweep_id = once.name_for(KIND, who, key, 12)
     request = asked.known()
-    known = await asyncio.to_thread(house.service.record, KIND, sweep_id) if key else None
+    known = await look_up(house, who, house.service.record, KIND, sweep_id) if key else None
     if known is not None:
         return once.same(known, once.hash_of(request), key or ""), {}
     owner = _user(who, by, asked.user)
@@ -163,7 +163,7 @@ async def _make(
         return made
 
     runs = await house.sweeps.read(who.name, make)
-    record = None if dry_run else await asyncio.to_thread(house.service.record, KIND, sweep_id)
+    record = None if dry_run else await look_up(house, who, house.service.record, KIND, sweep_id)
     if record is None:
         record = Record(KIND, sweep_id, "", 0, runs[0].submitted_at, who.name, body)
     return record, {run.id: run.state for run in runs}

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from rota.api.filereads import FileReads
 from rota.api.house import House
 from rota.app.ports import Cluster, Record
 from rota.core.clusters import LABELS, canonical
@@ -16,6 +17,8 @@ KIND, MANUAL = "cluster", "manual"
 STATUSES = ("unknown", "healthy", "degraded", "offline")
 SAID = 0.98  # confidence in what the settings say
 SOURCES = ("unset", "manual", "detected")
+MAX_CALLS, MAX_CALLS_OF_ONE = 64, 4  # of those with a preference: worked on and waiting
+LIMIT_S = 30.0  # for both; a detection takes 10 s at most, unless a driver hangs
 
 
 def survey_of(request: Request) -> Survey:
@@ -28,19 +31,29 @@ def survey_of(request: Request) -> Survey:
 
 
 class Survey:
-    """Remembers the last detection, and runs at most one at a time: whoever asks meanwhile gets the same one."""
+    """Remembers the last detection. At most one is under way, in a thread of its own: those who ask meanwhile get the
+    same one, or with a preference wait in line, where each party stands once."""
 
     def __init__(self) -> None:
         self.last: Cluster | None = None
         self.at: float | None = None
         self._under_way: asyncio.Task[Cluster] | None = None
+        self._thread = FileReads(
+            "rota-detect",
+            threads=1,
+            of_one=1,
+            calls=MAX_CALLS,
+            calls_of_one=MAX_CALLS_OF_ONE,
+            limit_s=LIMIT_S,
+            doing="detecting the cluster for",
+        )
 
-    async def detect(self, house: House, preferred: str | None = None) -> Cluster:
+    async def detect(self, house: House, party: str, preferred: str | None = None) -> Cluster:
         """`preferred`: a kind somebody insists on; what it shows of itself is looked for all the same."""
         if preferred is not None:
-            return self._keep(await asyncio.to_thread(house.detector.detect, preferred))
+            return self._keep(await self._thread.read(party, lambda: house.detector.detect(preferred)))
         if self._under_way is None or self._under_way.done():
-            self._under_way = asyncio.create_task(asyncio.to_thread(house.detector.detect))
+            self._under_way = asyncio.create_task(self._thread.read("everybody", house.detector.detect))
         return self._keep(await asyncio.shield(self._under_way))
 
     def _keep(self, found: Cluster) -> Cluster:

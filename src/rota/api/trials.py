@@ -11,9 +11,22 @@ from rota.api.filereads import FileReads
 
 THREADS = 2
 SWEEP_THREADS = 4  # each waits for the writer, too
+LOOKUP_THREADS = 8
 MAX_CALLS = 2048  # worked on and waiting
 MAX_OF_ONE, MAX_SWEEPS_OF_ONE = 256, 64  # of them, by one caller
 LIMIT_S = 60.0  # for both together
+
+
+def lookup_threads() -> FileReads:
+    return FileReads(
+        "rota-lookup",
+        threads=LOOKUP_THREADS,
+        of_one=LOOKUP_THREADS // 4,
+        calls=2 * MAX_CALLS,
+        calls_of_one=MAX_CALLS,
+        limit_s=LIMIT_S,
+        doing="looking up what is to be changed for",
+    )
 
 
 def trial_threads() -> FileReads:

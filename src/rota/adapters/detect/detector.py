@@ -6,6 +6,7 @@ the cluster's own, not this machine's, and nothing is called healthy that has no
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from rota.core.clusters import LABELS, canonical
 
 FORCED_BY = ("ROTA_CLUSTER_TYPE", "RESEARCH_AGENT_CLUSTER_TYPE")
 SHARED_FROM = 3  # hosts in the ssh config
+MOMENT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,10 @@ class _Seen:
 class ClusterDetector:
     def __init__(self, env: Mapping[str, str], count_gpus: Callable[[], int]) -> None:
         self._env, self._count_gpus = env, count_gpus
+        self._seen: tuple[float, _Seen] | None = None  # when it was looked last, and what was there
 
     def detect(self, preferred: str | None = None) -> Cluster:
-        seen = self._look()
+        seen = self._recent()
         if preferred is not None:
             kind = canonical(preferred)
             if kind is None:
@@ -54,6 +57,13 @@ class ClusterDetector:
             if kind is not None:
                 return _cluster(kind, 0.98, seen, (f"{name} is set",))
         return _cluster(*_first_match(seen), seen)
+
+    def _recent(self) -> _Seen:
+        """What was seen a moment ago is seen once: those who asked meanwhile, each with a preference, waited for it."""
+        if self._seen is None or time.monotonic() - self._seen[0] > MOMENT_S:
+            seen = self._look()
+            self._seen = time.monotonic(), seen
+        return self._seen[1]
 
     def _look(self) -> _Seen:
         """All at once: each asks programs or ports that may take their time to say nothing."""

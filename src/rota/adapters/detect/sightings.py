@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,7 +92,11 @@ def ray(env: Mapping[str, str]) -> Sighting:
         return Sighting((f"RAY_ADDRESS is set, but nothing answers at {address[:100]}",) if address else ())
     token, source = _ray_token(env) if address else ("", "")
     board = _Dashboard(
-        host, port if port not in (RAY_CLIENT, RAY_HEAD) else RAY_DASHBOARD, token, address.startswith("https:")
+        host,
+        port if port not in (RAY_CLIENT, RAY_HEAD) else RAY_DASHBOARD,
+        token,
+        address.startswith("https:"),
+        until=time.monotonic() + ask.ANSWER_S,
     )
     set_by = ("RAY_ADDRESS is set",) if address else ()
     if board.is_locked():
@@ -139,15 +144,16 @@ class _Dashboard:
     port: int
     token: str = field(repr=False)
     secure: bool
+    until: float  # of time.monotonic: all that it is asked is answered by then, or not at all
 
     def get(self, path: str) -> tuple[int, Any]:
-        return ask.get(self.host, self.port, path, token=self.token, secure=self.secure)
+        return ask.get(self.host, self.port, path, token=self.token, secure=self.secure, until=self.until)
 
     def is_locked(self) -> bool:
         """Refuses as Ray does, and says of itself that it wants a token, which Ray tells everybody."""
         if self.get("/api/version")[0] not in (401, 403):
             return False
-        mode = ask.get(self.host, self.port, "/api/authentication_mode", secure=self.secure)[1]
+        mode = ask.get(self.host, self.port, "/api/authentication_mode", secure=self.secure, until=self.until)[1]
         return isinstance(mode, dict) and "authentication_mode" in mode
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from typing import Annotated, Any, Literal
@@ -19,6 +18,7 @@ from rota.api.depends import Caller, DryRun, HouseDep, Key, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.api.render.alert import AlertShape, alert_of
 from rota.api.router import Router
 from rota.api.shelf import Shelf
@@ -59,7 +59,7 @@ class Response(Body):
 async def raise_alert(
     house: HouseDep, who: Caller, run_id: RunId, asked: NewAlert, key: Key = None, dry_run: DryRun = False
 ) -> Json:
-    run = await asyncio.to_thread(seen, house, who, run_id)
+    run = await look_up(house, who, seen, house, who, run_id)
     if not asked.choices:
         raise HTTPException(400, "At least one choice is required")
     body = {
@@ -106,7 +106,7 @@ async def respond(
     dry_run: DryRun = False,
 ) -> Json:
     """A later answer takes the place of an earlier one; the events keep both."""
-    record = await asyncio.to_thread(_alert, house, who, alert_id)
+    record = await look_up(house, who, _alert, house, who, alert_id)
     if asked.choice not in record.body["choices"]:
         known = ", ".join(map(repr, record.body["choices"]))
         raise HTTPException(400, f"choice: {asked.choice[:100]!r} is not one of {known[:1000]}")

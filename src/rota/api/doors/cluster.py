@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.api.router import Router
 from rota.api.survey import KIND, MANUAL, SOURCES, STATUSES, Survey, survey_of
 from rota.app.authz import Act, Principal, authorise, may
@@ -115,9 +115,11 @@ async def detect(
     if preferred is not None:
         preferred = _word("preferred_type", preferred)
         body = {"type": preferred, "source": "manual", "confidence": 1.0}
-    await survey.detect(house, preferred)
-    manual = await (_set(house, who, body, dry_run) if sets else asyncio.to_thread(house.service.record, KIND, MANUAL))
-    return Json(marked(await asyncio.to_thread(_answer, house, survey, manual), dry_run))
+    await survey.detect(house, request.scope["rota.party"], preferred)
+    manual = await (
+        _set(house, who, body, dry_run) if sets else look_up(house, who, house.service.record, KIND, MANUAL)
+    )
+    return Json(marked(await look_up(house, who, _answer, house, survey, manual), dry_run))
 
 
 @router.post("/cluster", summary="Set it by hand", responses={200: {"model": Surveyed}, **faults(400)})
@@ -137,13 +139,13 @@ async def set_cluster(
             raise HTTPException(400, f"{field}: {given[field][:50]!r} is not one of {', '.join(known)}")
     if len(json.dumps(given.get("details", {}))) > MOST_DETAILS:
         raise HTTPException(400, f"details: use at most {MOST_DETAILS} characters")
-    before = await asyncio.to_thread(house.service.record, KIND, MANUAL)
+    before = await look_up(house, who, house.service.record, KIND, MANUAL)
     kept = {} if before is None else {field: value for field, value in before.body.items() if field not in named}
     if "type" in named:
         kept.pop("confidence", None)
     body = {"source": "manual", **kept, **given}
     manual = await _set(house, who, body, dry_run)
-    return Json(marked(await asyncio.to_thread(_answer, house, survey_of(request), manual), dry_run))
+    return Json(marked(await look_up(house, who, _answer, house, survey_of(request), manual), dry_run))
 
 
 def _word(field: str, word: str) -> str:

@@ -21,6 +21,7 @@ from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.faults import faults
 from rota.api.gate import COOKIE, SESSION_LIVES_S, Known, Turned
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.api.render.login import page
 from rota.api.router import Router
 from rota.app.authz import Act, Role, authorise
@@ -94,7 +95,7 @@ async def make_token(house: HouseDep, who: Caller, body: NewToken, dry_run: DryR
     secret, token = tokens.make(
         body.user, body.role, time.time(), expires_s=body.expires_seconds, acts_for=body.acts_for, note=body.note
     )
-    warning = await asyncio.to_thread(_warning, house, token)
+    warning = await look_up(house, who, _warning, house, token)
     async with making if not dry_run else nullcontext():
         tokens.must_be_told_apart(token, house.gate.all_tokens())
         await act(house, who, PutRecord(token.draft(), fresh=True), dry_run)

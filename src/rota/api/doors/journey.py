@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from rota.api.diary import happened
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.api.render.journey import (
     AGENT,
     ANSWERS,
@@ -218,7 +218,7 @@ async def respond(
 ) -> Json:
     """To accept, reject or modify is a person's; an agent says of its own recommendations that they were executed or
     dismissed."""
-    record = await asyncio.to_thread(Shelf(house, who).find, ADVICE, recommendation_id)
+    record = await look_up(house, who, Shelf(house, who).find, ADVICE, recommendation_id)
     if record is None:
         raise NotFound("Recommendation not found", "recommendation_id")
     word = asked.status.strip().lower()
@@ -282,7 +282,7 @@ async def _add(
         if "\0" in (request[field] or ""):
             raise Invalid(f"{field}: holds a NUL character", field)
     if asked.run_id:
-        await asyncio.to_thread(_must_be_own, house, who, asked.run_id)
+        await look_up(house, who, _must_be_own, house, who, asked.run_id)
     draft = Draft(
         kind, f"{PREFIX[kind]}_{once.name_for(kind, who, key, 12)}", "", asked.run_id or asked.session_id or ""
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import Path
@@ -15,6 +14,7 @@ from rota.api.depends import Caller, DryRun, HouseDep, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.api.render.series import Charts, charts
 from rota.api.router import Router
 from rota.app.authz import Act, Principal, authorise
@@ -42,11 +42,11 @@ class Appended(BaseModel):
 async def append(house: HouseDep, who: Caller, run_id: RunId, asked: Rows, dry_run: DryRun = False) -> Json:
     """Numbers are kept if they are finite, texts if they are short. `step` (or `_step`, `global_step`, `epoch`) says
     where a row stands."""
-    run = await asyncio.to_thread(seen, house, who, run_id)
+    run = await look_up(house, who, seen, house, who, run_id)
     authorise(who, Act.REPORT, run.user)
     if not asked.rows:
         raise HTTPException(400, "'rows' must be a non-empty array")
-    count = await asyncio.to_thread(_keep, house, who, run, [] if dry_run else asked.rows)
+    count = await look_up(house, who, _keep, house, who, run, [] if dry_run else asked.rows)
     if asked.rows and not (dry_run or count):
         raise Full(f"no row was kept: the metrics of run {run.id} have reached the limit of one run")
     count = len(asked.rows) if dry_run else count

@@ -15,6 +15,7 @@ from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.api.render.gpus import Picture
 from rota.api.render.job import RESUMES_ITSELF, Statistics, statistics_of
 from rota.api.router import Router
@@ -172,14 +173,14 @@ def status(house: HouseDep, who: Caller) -> Json:
 async def start(house: HouseDep, who: Caller, dry_run: DryRun = False) -> Json:
     """Scheduling runs from the server's start; this ends a pause. May be called again and again."""
     paused = await act(house, who, Resume(), dry_run)
-    return await asyncio.to_thread(_switched, house, who, "Orchestration agent started", paused, dry_run)
+    return await look_up(house, who, _switched, house, who, "Orchestration agent started", paused, dry_run)
 
 
 @router.post("/orchestrator/stop", summary="Start nothing more", responses={200: {"model": Switched}, **faults()})
 async def stop(house: HouseDep, who: Caller, dry_run: DryRun = False) -> Json:
     """What runs runs on. May be called again and again."""
     paused = await act(house, who, Pause(), dry_run)
-    return await asyncio.to_thread(_switched, house, who, "Orchestration agent stopped", paused, dry_run)
+    return await look_up(house, who, _switched, house, who, "Orchestration agent stopped", paused, dry_run)
 
 
 def _switched(house: House, who: Principal, message: str, paused: bool, dry_run: bool) -> Json:

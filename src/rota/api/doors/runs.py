@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from functools import partial
 from typing import Annotated, Any
@@ -20,6 +19,7 @@ from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.forecasts import at_hand
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.api.newrun import NewRun, submit_run
 from rota.api.render.limits import warnings
 from rota.api.render.reservation import note_of
@@ -94,7 +94,7 @@ async def create_run(
     ignored = asked.ignored(strict)
     group, chat = "", None
     if asked.sweep_id:
-        sweep = await asyncio.to_thread(sweep_for, house, who, asked.sweep_id, "Sweep not found: {}", change=True)
+        sweep = await look_up(house, who, sweep_for, house, who, asked.sweep_id, "Sweep not found: {}", change=True)
         group, chat = sweep.id, sweep.body.get("chat_session_id")
     run = await act(house, who, submit_run(house, who, by, asked, group=group, chat=chat, key=key), dry_run)
     note = note_of(house, run) if run.spec.reservation else ""
@@ -132,7 +132,7 @@ class Change(Body):
     responses={200: {"model": RunShape}, **faults(400, 404, 409)},
 )
 async def change_run(house: HouseDep, who: Caller, run_id: RunId, asked: Change, dry_run: DryRun = False) -> Json:
-    await asyncio.to_thread(seen, house, who, run_id)
+    await look_up(house, who, seen, house, who, run_id)
     given: dict[str, Any] = asked.model_dump(exclude_none=True)
     for field, text in given.items():
         if not text.strip():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Set
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from rota.api.depends import Caller, DryRun, HouseDep, Key, Strict, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.api.newrun import GpuWrap
 from rota.api.render.ending import Ending, Grace, Now, asked_grace, ending_of
 from rota.api.render.run import MadeRun, Renderer, RunShape, window_of
@@ -57,7 +57,7 @@ async def _change(
     """Send it if the run is in one of these states; `refusal` is what clients of this field read otherwise."""
 
     async def look() -> Run:
-        run = await asyncio.to_thread(seen, house, who, command.run_id)
+        run = await look_up(house, who, seen, house, who, command.run_id)
         if run.state not in allowed:
             raise HTTPException(400, f"{refusal} (status: {RUN_WORDS[run.state]})")
         return run
@@ -84,7 +84,7 @@ async def queue_run(house: HouseDep, who: Caller, run_id: RunId, dry_run: DryRun
 )
 async def start_run(house: HouseDep, who: Caller, run_id: RunId, dry_run: DryRun = False) -> Json:
     """As soon as there is room: when no GPU is free it is `queued`, and starts by itself. No call starts too many."""
-    run = await asyncio.to_thread(seen, house, who, run_id)
+    run = await look_up(house, who, seen, house, who, run_id)
     if run.state is RunState.QUEUED:
         authorise(who, Act.RELEASE, run.user)
     else:
@@ -138,7 +138,7 @@ async def rerun_run(
     strict: Strict = False,
 ) -> Json:
     """A new run: same sweep, directory and chat, `parent_run_id` is the old one."""
-    await asyncio.to_thread(seen, house, who, run_id)
+    await look_up(house, who, seen, house, who, run_id)
     asked = asked or Again()
     ignored = asked.ignored(strict)
     if asked.command is not None and not asked.command.strip():
@@ -177,7 +177,7 @@ async def unarchive_run(house: HouseDep, who: Caller, run_id: RunId, dry_run: Dr
 
 
 async def _archive(house: House, who: Principal, command: Archive, message: str, dry_run: bool) -> Json:
-    await asyncio.to_thread(seen, house, who, command.run_id)
+    await look_up(house, who, seen, house, who, command.run_id)
     run = await act(house, who, command, dry_run)
     return Json(marked({"message": message, "run": Renderer(house).run(run)}, dry_run))
 
@@ -197,7 +197,7 @@ class Status(Body):
 )
 async def report_status(house: HouseDep, who: Caller, run_id: RunId, asked: Status, dry_run: DryRun = False) -> Json:
     """`finished` with an exit code that is not 0 becomes `failed`. Rota's own runs need none: it sees for itself."""
-    run = await asyncio.to_thread(seen, house, who, run_id)
+    run = await look_up(house, who, seen, house, who, run_id)
     authorise(who, Act.REPORT, run.user)
     word = asked.status.strip().lower()
     if word not in REPORTED:
@@ -232,8 +232,8 @@ async def add_to_sweep(
     sweep_id: Annotated[str, Query(min_length=1, max_length=200)],
     dry_run: DryRun = False,
 ) -> Json:
-    run = await asyncio.to_thread(seen, house, who, run_id)
-    await asyncio.to_thread(sweep_for, house, who, sweep_id, "Sweep not found: {}", change=True)
+    run = await look_up(house, who, seen, house, who, run_id)
+    await look_up(house, who, sweep_for, house, who, sweep_id, "Sweep not found: {}", change=True)
     bound = run.state in ACTIVE or run.state is RunState.QUEUED
     if bound and run.spec.group not in ("", sweep_id):
         raise Conflict(f"Run is {RUN_WORDS[run.state]} in sweep {run.spec.group}; wait for its end or stop it")
@@ -269,6 +269,6 @@ async def prioritise(house: HouseDep, who: Caller, run_id: RunId, asked: NewPrio
 
 
 async def _plain(house: House, who: Principal, command: Any, dry_run: bool) -> Json:
-    await asyncio.to_thread(seen, house, who, command.run_id)
+    await look_up(house, who, seen, house, who, command.run_id)
     run = await act(house, who, command, dry_run)
     return Json(marked(Renderer(house).run(run), dry_run))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict
 from rota.api.dry import marked
 from rota.api.faults import faults
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.api.newrun import NewRun, submit_run
 from rota.api.newsweep import ChangedSweep, NewSweep, WildSweep, change_sweep, make_sweep, make_wild
 from rota.api.render.ending import Grace, Now, asked_grace
@@ -76,7 +76,7 @@ async def create_wild(
     asked = asked or WildSweep()
     ignored = asked.ignored(strict)
     record = await make_wild(house, who, by, asked, key=key, dry_run=dry_run)
-    return Json(marked(await asyncio.to_thread(_shown, house, record), dry_run, ignored))
+    return Json(marked(await look_up(house, who, _shown, house, record), dry_run, ignored))
 
 
 @router.post("/sweeps", summary="Make a sweep from a grid", responses={200: {"model": MadeSweep}, **faults(409)})
@@ -92,7 +92,7 @@ async def create_sweep(
     """Every combination of `parameters`, in the order of the keys, up to `max_runs`; all of them are made, or none."""
     ignored = asked.ignored(strict)
     record, states = await make_sweep(house, who, by, asked, key=key, dry_run=dry_run)
-    shown = sweep_of(record, states, None) if dry_run else await asyncio.to_thread(_shown, house, record)
+    shown = sweep_of(record, states, None) if dry_run else await look_up(house, who, _shown, house, record)
     return Json(marked({**shown, **warnings(house, asked)}, dry_run, ignored))
 
 
@@ -129,12 +129,12 @@ async def put_sweep(
 
 
 async def _changed(house: House, who: Principal, sweep_id: str, asked: ChangedSweep, dry_run: bool) -> Json:
-    record = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
-    states = await asyncio.to_thread(house.groups.states, record.id)
+    record = await look_up(house, who, sweep_for, house, who, sweep_id, change=True)
+    states = await look_up(house, who, house.groups.states, record.id)
     record, states = await change_sweep(house, who, record, states, asked, dry_run=dry_run)
     if dry_run:
         return Json(marked(sweep_of(record, states, None), dry_run))
-    return Json(await asyncio.to_thread(_shown, house, record, states))
+    return Json(await look_up(house, who, _shown, house, record, states))
 
 
 @router.post(
@@ -152,7 +152,7 @@ async def add_run(
 ) -> Json:
     """`chat_session_id` is the sweep's where the run names none."""
     ignored = asked.ignored(strict)
-    sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
+    sweep = await look_up(house, who, sweep_for, house, who, sweep_id, change=True)
     chat = sweep.body["chat_session_id"]
     run = await act(house, who, submit_run(house, who, by, asked, group=sweep.id, chat=chat, key=key), dry_run)
     made = {**Renderer(house).run(run), **warnings(house, run.spec.request)}
@@ -170,8 +170,8 @@ async def start_sweep(
     dry_run: DryRun = False,
 ) -> Json:
     """All its ready runs are queued, and the scheduler keeps `parallel` of them running as long as there are more."""
-    sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
-    states = await asyncio.to_thread(house.groups.states, sweep.id)
+    sweep = await look_up(house, who, sweep_for, house, who, sweep_id, change=True)
+    states = await look_up(house, who, house.groups.states, sweep.id)
     if sweep.body["draft"] and not states:
         raise HTTPException(400, "Sweep is a draft; make it pending first")
     begun, waiting = await act(house, who, StartGroup(sweep.id, parallel, owner=owner_of(sweep)), dry_run)
@@ -194,7 +194,7 @@ async def stop_sweep(
 ) -> Json:
     """In one transaction: what waits is cancelled, what runs is stopped as by `POST /runs/{id}/stop`. Runs that the
     caller may not stop are left alone and named."""
-    sweep = await asyncio.to_thread(sweep_for, house, who, sweep_id, change=True)
+    sweep = await look_up(house, who, sweep_for, house, who, sweep_id, change=True)
     command = CancelGroup(sweep.id, grace_s=asked_grace(now, grace_seconds), waiting_only=waiting_only)
     done: GroupCancelled = await act(house, who, command, dry_run)
     refused = [(run.id, _told(house, who, run, why)) for run, why in done.refused]
