@@ -264,6 +264,26 @@ def test_a_draft_is_taken_although_the_queue_is_full(make_server: MakeServer) ->
     server.post("/sweeps", {**LONG, "status": "draft"}).ok()
 
 
+def test_a_page_of_large_sweeps_is_a_short_one(make_server: MakeServer) -> None:
+    """Whatever somebody keeps with their sweeps, nobody's list of them takes the server's memory."""
+    server = make_server()
+    large = {**LONG, "status": "draft", "ui_config": {"text": "x" * 900_000}}
+    made = [server.post("/sweeps", large).ok()["id"] for _ in range(6)]
+    first = server.get("/sweeps")
+    ids = [sweep["id"] for sweep in first.ok()]
+    assert 0 < len(ids) < 6
+    rest = server.get(f"/sweeps?cursor={first.headers['x-next-cursor']}")
+    assert ids + [sweep["id"] for sweep in rest.ok()] == made[::-1]
+
+
+@pytest.mark.parametrize("member", ["[],", '{"a":{}},', "1,"])
+def test_what_a_client_keeps_with_a_sweep_has_so_many_members(common: Server, member: str) -> None:
+    """In memory they are many times their text, and every list of sweeps has them."""
+    kept = json.loads(f"[{member * 26_000}1]")
+    refused = common.post("/sweeps", {**LONG, "status": "draft", "ui_config": {"kept": kept}})
+    assert (refused.status in (413, 422), b"members" in refused.body) == (True, True)
+
+
 def test_changes_of_a_sweep_at_the_same_time_are_all_kept(server: Server) -> None:
     sweep = server.post("/sweeps", {**LONG, "status": "draft"}).ok()
     changes: list[dict[str, Any]] = [{"name": "n"}, {"goal": "g"}, {"chat_session_id": "c"}, {"max_runs": 3}]

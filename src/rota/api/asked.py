@@ -35,6 +35,7 @@ from rota.core.warning import DEADLY, SIGKILL, SIGTERM, saves
 
 MAX_GPUS = 100_000
 MAX_TEXT = 131_072
+MOST_MEMBERS = 25_000  # of what clients keep in their own shape: in memory each is 30 times its text
 
 
 def _number(value: Any) -> Any:
@@ -82,9 +83,12 @@ Signal = Annotated[int, BeforeValidator(_signal), Field(ge=1, le=signals.HIGHEST
 def _writable(value: Any) -> Any:
     """What a client keeps here in its own shape must be JSON when it is shown again; Python reads more than that."""
     try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()
     except (ValueError, RecursionError):
         raise ValueError("holds what JSON cannot: NaN, infinity, half a surrogate pair, or too many levels") from None
+    if sum(map(text.count, ",[{")) > MOST_MEMBERS:
+        raise ValueError(f"has more than {MOST_MEMBERS:,} members (commas and brackets); keep less here")
     return value
 
 

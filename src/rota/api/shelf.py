@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -12,14 +11,16 @@ from typing import Any
 from rota.api import once
 from rota.api.act import act
 from rota.api.house import House
+from rota.api.lookups import look_up
 from rota.app.authz import Principal
 from rota.app.commands import Draft, PutRecord
 from rota.app.errors import Conflict
 from rota.app.ports import Record
 
 NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
-PAGE = 500
-MOST_PAGES = 20  # looked through for one answer, however few of them are wanted
+AT_ONCE = 50  # read and decoded together
+MOST_READ = 10_000  # looked through for one answer, however few of them are wanted
+MOST_BYTES = 4 << 20  # of text in one answer; decoded it takes up to 30 times as much
 
 
 def owner_of(record: Record) -> str:
@@ -48,16 +49,19 @@ class Shelf:
         parent: str | None = None,
         wanted: Callable[[Record], bool] = lambda record: True,
     ) -> tuple[list[Record], int | None]:
-        """The newest ones first, and the cursor of the next page; None = that was all."""
+        """The newest ones first, and the cursor of the next page; None = that was all. A page is shorter than `limit`
+        where its documents are large."""
         found: list[Record] = []
-        for _ in range(MOST_PAGES):
-            records = self._house.service.records(kind, parent=parent, before=cursor, limit=PAGE)
+        size = 0
+        for _ in range(MOST_READ // AT_ONCE):
+            records = self._house.service.records(kind, parent=parent, before=cursor, limit=AT_ONCE)
             for record in records:
                 if self.may_see(record) and wanted(record):
-                    if len(found) == limit:
+                    size += record.size
+                    if len(found) == limit or (found and size > MOST_BYTES):
                         return found, found[-1].seq
                     found.append(record)
-            if len(records) < PAGE:
+            if len(records) < AT_ONCE:
                 return found, None
             cursor = records[-1].seq
         return found, cursor
@@ -68,7 +72,7 @@ class Shelf:
         """A new document; the one the key has made already, if it was for the same."""
         request = once.hash_of(asked)
         if key:
-            known = await asyncio.to_thread(self._house.service.record, draft.kind, draft.id)
+            known = await self._known(draft)
             if known is not None:
                 return once.same(known, request, key)
         text = json.dumps({**body, "user": body.get("user") or self.owner, once.REQUEST: request})
@@ -76,8 +80,11 @@ class Shelf:
         try:
             made: Record = await act(self._house, self._who, command, dry_run)
         except Conflict:
-            known = await asyncio.to_thread(self._house.service.record, draft.kind, draft.id) if key else None
+            known = await self._known(draft) if key else None
             if known is None:
                 raise
             return once.same(known, request, key or "")  # the same request, twice at once
         return made
+
+    async def _known(self, draft: Draft) -> Record | None:
+        return await look_up(self._house, self._who, self._house.service.record, draft.kind, draft.id)

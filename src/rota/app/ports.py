@@ -324,6 +324,7 @@ class Record:
     at: float  # of that event
     by: str
     body: Mapping[str, Any]
+    size: int = field(default=0, compare=False)  # characters of the body's text, where it was read from the store
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,8 @@ def read_record(row: Row) -> Record:
         known: dict[str, Any] = loads(body)
     except ValueError as error:
         raise Damaged("records", f"{kind} {record_id}", f"cannot be read: {error!r}") from error
-    return Record(from_column(kind), from_column(record_id), from_column(parent), seq, at, from_column(by), known)
+    names = from_column(kind), from_column(record_id), from_column(parent)
+    return Record(*names, seq, at, from_column(by), known, size=len(body))
 
 
 # -- reservations ---------------------------------------------------------------------------------------------------
