@@ -1,8 +1,9 @@
 """The reservation of the run that cannot start, and the hole others may fill until then (EASY backfill).
 
-Running attempts are taken to end when expected. Walking their ends in order gives the earliest moment at which the
-request fits; the GPUs it will take then are chosen among those that are busy now as far as possible, so that free ones
-stay usable. Whoever passes must either be done by that moment or keep off the reserved GPUs.
+Running attempts are taken to end when expected, and those that are late already after as long again
+(core/underestimate.py). Walking their ends in order gives the earliest moment at which the request fits; the GPUs it
+will take then are chosen among those that are busy now as far as possible, so that free ones stay usable. Whoever
+passes must either be done by that moment or keep off the reserved GPUs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rota.core.plan import Reserve
 from rota.core.resources import Placement, Request, Slice, lowest
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
+from rota.core.underestimate import revised_ends
 from rota.core.zones import Zones
 
 
@@ -87,11 +89,15 @@ def _ends(
     snap: Snapshot, started: list[tuple[float, Placement]], zones: Zones | None, yielding: Container[str]
 ) -> Iterable[tuple[float, Placement]]:
     running = snap.timeline.given_back()
-    undying, _ = given_up(snap)
-    if yielding or undying:
+    (undying, _), revised = given_up(snap), revised_ends(snap)
+    if yielding or undying or revised:
         both = zip(snap.timeline, running, strict=True)
-        running = (given for (_, run_id), given in both if run_id not in yielding and run_id not in undying)
-    if not started and zones is None:
+        running = (
+            (revised.get(run_id, end), placement)
+            for (_, run_id), (end, placement) in both
+            if run_id not in yielding and run_id not in undying
+        )
+    if not started and zones is None and not revised:
         return running
     edges: list[tuple[float, Placement]] = [] if zones is None else [(at, ()) for at in zones.edges()]
     return sorted([*running, *started, *edges], key=lambda entry: entry[0])

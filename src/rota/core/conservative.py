@@ -24,6 +24,7 @@ from rota.core.progress import left_of
 from rota.core.resources import Placement, Request, Slice, lowest
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
+from rota.core.underestimate import revised_ends
 from rota.core.zones import Zones
 
 LATE_S = 1.0  # what is past its expected end is not gone: it is believed to end after this moment
@@ -46,7 +47,8 @@ class Profile:
         # looking at it, or they would move after all.
         by_arrival = snap.policy.ordering is Ordering.FCFS
         undying, _ = given_up(snap)
-        ends = ((math.inf if run_id in undying else end, run_id) for end, run_id in snap.timeline)
+        revised = {**revised_ends(snap), **dict.fromkeys(undying, math.inf)}
+        ends = ((revised.get(run_id, end), run_id) for end, run_id in snap.timeline)
         active = [(end, snap.runs[run_id]) for end, run_id in ends if run_id not in gone]
         held = [(run.seq if by_arrival else 0, end, run.id) for end, run in active if not run.spec.filler]
         self._later = sorted(held, reverse=True)

@@ -10,7 +10,8 @@ One pass, in policy order (core/turns.py):
 4. Behind it others still start if they will be done by then, keep off the reserved GPUs, or can be stopped when the
    time comes. Under conservative backfill everybody who waits has a reservation instead (core/conservative.py).
 5. Fillers come last, on whatever nobody else could use.
-6. The pass ends when nothing is free, the depth is used up, or nobody is left.
+6. The pass ends when nothing is free or nobody is left. When the depth is used up it goes on with those people of
+   whose runs few were looked at, so that the backlog of one person hides nobody else.
 
 Resources only shrink during a pass, so a shape that could not be placed once is never tried again, and a pass over a
 hundred thousand waiting runs touches few of them. Where GPUs are reserved by people, each run sees only those that it
@@ -40,12 +41,15 @@ from rota.core.quota import Over, over
 from rota.core.resources import Placement, Slice
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
-from rota.core.turns import Turns
+from rota.core.turns import Entry, Turns
+from rota.core.underestimate import revised_at
 from rota.core.usage import Load, Shares
 from rota.core.zones import EVERYWHERE, Zone, Zones
 
 PUT_OFF = 2.0  # waited so many times what it declared: from then on nobody puts its reservation off
 PREEMPTION_TRIES = 64  # blocked shapes per pass for which victims are looked for
+TRIES_OF_ONE = 32  # of them for one person's
+LOOKS_OF_EACH = 25  # runs of each person that are looked at although the depth is used up
 
 
 def decide(snap: Snapshot) -> Plan:
@@ -73,7 +77,7 @@ class _Pass:
         self.firm: dict[tuple[int, Zone], int] = {}  # shapes for which nobody can be stopped, up to which priority
         self.unplaceable: set[tuple[int, Zone]] = set()
         self.too_long: set[tuple[int, Zone]] = set()  # shapes that fit only into the reservation's hole
-        self.closed: set[str] = set()  # users at their limit of runs
+        self.closed: set[str] = set()  # users of whom no more runs can start in this pass
         self.in_group: dict[str, int] = {}  # active runs of capped groups, with this pass's starts
         self.load: dict[str, Load] = {}
         self.ordering = self.policy.ordering
@@ -82,6 +86,9 @@ class _Pass:
         self.turns = Turns(snap, self.shares, self.at_cap)
         self.room = self.policy.max_concurrent - snap.active if self.policy.max_concurrent else 1 << 62
         self.depth = self.policy.backfill_depth
+        self.looked: dict[str, int] = {}  # runs of each user that used up depth
+        self.tried: dict[str, int] = {}  # and those that used up tries
+        self.narrowed = False
         self.examined = 0
         self.stopped = False
         self.headroom = Headroom(snap)
@@ -95,6 +102,9 @@ class _Pass:
         while first and self.room > 0 and not self.stopped:
             if needs_gpu and self.used_up():
                 break
+            if self.depth < 0 and not self.narrowed:
+                first = self.narrow(lines, first)
+                continue
             (standing, key, run_id, lane, at), shape = heappop(first)
             line = lines[shape]
             heappop(line)
@@ -119,6 +129,23 @@ class _Pass:
             self.look_again_at(),
         )
 
+    def narrow(self, lines: dict[int, list[Entry]], first: list[tuple[Entry, int]]) -> list[tuple[Entry, int]]:
+        """The depth is used up: go on without those people whose runs used it up."""
+        self.narrowed = True
+        self.closed.update(user for user, looked in self.looked.items() if looked >= LOOKS_OF_EACH)
+        left = []
+        for _, shape in first:
+            line = lines[shape] = [entry for entry in lines[shape] if self.is_open(entry[3])]
+            heapify(line)
+            left += [(line[0], shape)] if line else []
+        heapify(left)
+        return left
+
+    def is_open(self, lane: Lane | Kind) -> bool:
+        if isinstance(lane, Kind):
+            return any(one.user not in self.closed for one in lane.lanes.values())
+        return lane.user not in self.closed
+
     def hopeless(self, shape: int) -> bool:
         """Nobody of this shape can start in this pass, whoever it is."""
         if self.reserve is None or self.tries or self.zones.calendar or self.profile is not None:
@@ -140,7 +167,7 @@ class _Pass:
         where = (lane.shape, zone)
         full = where in self.unplaceable and self.profile is None  # with a profile everybody is booked
         if full and self.reserve is not None and (not self.tries or run.priority <= self.firm.get(where, -1)):
-            return self.look_further()
+            return self.look_further(lane.user)
         self.examined += 1
         over_limit = over(self.policy.limits_of(run.user), self.load_of(run.user), lane.request.gpus)
         if over_limit is not Over.NOTHING:
@@ -162,13 +189,22 @@ class _Pass:
             return True
         if self.reserve is None and not run.spec.filler:
             self.block(run, standing)
-        return self.look_further()
+        return self.look_further(lane.user)
 
-    def look_further(self) -> bool:
+    def look(self, user: str) -> bool:
+        """Count a run that is looked at behind the reservation. False = that is enough of this user's."""
+        self.depth -= 1
+        looked = self.looked[user] = self.looked.get(user, 0) + 1
+        if self.depth >= 0 or looked <= min(LOOKS_OF_EACH, self.policy.backfill_depth):
+            return True
+        self.closed.add(user)
+        return False
+
+    def look_further(self, user: str) -> bool:
         """One could not be placed. The next of its lane is of the same shape; it fares better only where GPUs are
         reserved, and it is done before they are needed. Under conservative backfill everybody is looked at."""
-        self.depth -= 1
-        return (bool(self.zones.calendar) and self.depth > 0) or self.profile is not None
+        more = self.look(user)
+        return (bool(self.zones.calendar) and more) or self.profile is not None
 
     def may_be_stopped(self, run: Run, standing: float) -> bool:
         """It need not keep off a reservation: whoever has that is more urgent, and can stop it when the time comes."""
@@ -193,9 +229,7 @@ class _Pass:
         """Behind the reservation: only what does not delay it."""
         assert self.reserve is not None
         assert self.outside is not None
-        self.depth -= 1
-        if self.depth < 0:
-            self.stopped = True
+        if not self.look(lane.user):
             return False
         where = (lane.shape, zone)
         if where in self.unplaceable:
@@ -230,7 +264,7 @@ class _Pass:
             if planned_s(self.policy, run) <= window or self.may_be_stopped(run, self.turns.standing_of(lane, key)):
                 break
             at += 1
-            self.depth -= 1
+            self.look(lane.user)
         return at
 
     def has_a_time(self, run: Run, standing: float) -> bool:
@@ -271,9 +305,7 @@ class _Pass:
             self.profile = Profile(self.snap, self.zones, self.ends, {victim.run_id for victim in self.preempts})
         if self.reserve is not None and self.profile.over():
             return False
-        self.depth -= 1
-        if self.depth < 0:
-            self.stopped = True
+        if not self.look(run.user):
             return False
         booked = self.profile.book(run)
         if booked is None:
@@ -291,9 +323,11 @@ class _Pass:
     def make_room(self, run: Run, where: tuple[int, Zone], standing: float) -> bool:
         """Stop less urgent work for it, or wait for what is stopping already. False = nobody can be stopped for a run
         of this shape that is no more urgent."""
-        if self.tries <= 0 or run.priority <= self.firm.get(where, -1):
+        tried = self.tried.get(run.user, 0)
+        if self.tries <= 0 or tried >= TRIES_OF_ONE or run.priority <= self.firm.get(where, -1):
             return False
         self.tries -= 1
+        self.tried[run.user] = tried + 1
         mine = standing if self.ordering is Ordering.AUTO else self.stops().standing(run)
         making = self.stops().choose(self.zones.board(where[1]), run, mine, self.zones.hidden(where[1]))
         if making is None:
@@ -343,7 +377,7 @@ class _Pass:
     def look_again_at(self) -> float | None:
         moments = [self.left_alone_until]
         if self.reserve is not None:
-            moments.append(given_up(self.snap)[1])
+            moments += [given_up(self.snap)[1], revised_at(self.snap)]
         if self.headroom.until is not None:
             moments.append(self.headroom.until)
         if self.stopping is not None:

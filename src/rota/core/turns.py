@@ -67,10 +67,13 @@ class Turns:
         return turn
 
     def owed(self, run: Run) -> Run | None:
-        """For whom it was stopped, if that one waits and has not had its start since."""
+        """For whom it was stopped, if that one waits and has not had its start since. One whose priority was lowered
+        below its own since then could not stop it any more, and holds it up no longer."""
         if not run.past or run.past[-1].for_run not in self.snap.queue or run.spec.filler:
             return None
         first, last = self.snap.runs[run.past[-1].for_run], run.past[-1]
+        if first.priority < run.priority:
+            return None
         since = last.ended_at if last.stopped_at is None else last.stopped_at  # records of the first release lack it
         return None if first.past and first.past[-1].ended_at > since else first
 

@@ -196,6 +196,13 @@ class Lab:
             self.step()
         self.now = max(self.now, then)
 
+    def follow(self, then: float) -> None:
+        """As `until`, with a pass also whenever the last one said so."""
+        plan = self.plan()
+        while self.now < then:
+            self.until(min(then, plan.look_again_at or then))
+            plan = self.step()
+
     def ends_at(self, run: Run) -> float:
         assert run.attempt is not None
         end = run.attempt.planned_at + self.true_s[run.id]

@@ -1,0 +1,42 @@
+"""When a run that outlived its expectation is expected to end.
+
+An expectation binds nobody: it comes from an estimate or from past runs. A plan that takes such a run to end at any
+moment lets nobody pass the run that waits for it, so one wrong estimate would keep all other GPUs idle for as long as
+the run goes on. A run that is late is therefore expected to be late for as long again. What passes meanwhile delays the
+waiting run by no more than the lateness that has been seen.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rota.core.grace import PROMPT_S, kill_at
+from rota.core.snapshot import Snapshot
+
+LEAST_S = 60.0  # a shorter time would let nobody pass, and a pass would be made more often
+
+
+def revised_ends(snap: Snapshot) -> dict[str, float]:
+    """Return the runs that are past their expected end, and when each is expected to end now. A run that was asked to
+    end is not among them: its grace bounds it (overdue.py)."""
+    found = {}
+    for end, run_id in snap.timeline:
+        late_s = snap.now - end
+        if late_s <= PROMPT_S:
+            break
+        run = snap.runs[run_id]
+        if run.attempt is None or run.attempt.stop is not None:
+            continue
+        killed_at = kill_at(snap.policy, run)
+        later = snap.now + max(LEAST_S, late_s)
+        found[run_id] = later if killed_at is None else max(snap.now, min(later, killed_at))
+    return found
+
+
+def revised_at(snap: Snapshot) -> float:
+    """Return when the plan has to be made anew, because a run that was expected to have ended may not have."""
+    soonest = min(revised_ends(snap).values(), default=math.inf)
+    for end, _ in snap.timeline:
+        if snap.now - end <= PROMPT_S:
+            return min(soonest, end + PROMPT_S + 1e-3)
+    return soonest

@@ -1,0 +1,131 @@
+"""A run that outlives its estimate, and the backlog of one person, keep nobody else off GPUs that are free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rota.core import events as e
+from rota.core.grace import PROMPT_S
+from rota.core.policy import Backfill, Ordering, Policy
+from rota.core.resources import Request
+from rota.core.run import Cause, Exit
+from rota.core.underestimate import LEAST_S
+from tests.unit.core.kit import Lab, two_by_eight
+
+EASY = Policy(ordering=Ordering.FCFS, backfill=Backfill.EASY)
+POLICIES = [EASY, Policy(), Policy(ordering=Ordering.FCFS, backfill=Backfill.CONSERVATIVE)]
+
+
+def with_one_that_is_late(policy: Policy, **more: Any) -> tuple[Lab, str, str]:
+    """One GPU is held by a run that said ten seconds; a run of all sixteen waits for it."""
+    lab = Lab(*two_by_eight(), policy=policy)
+    late = lab.submit(1, user="mal", takes=1e9, expected=10.0, **more)
+    lab.step()
+    wide = lab.submit(16, user="mal", takes=1.0, time_limit_s=1.0)
+    lab.until(11.0)
+    return lab, late, wide
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.ordering}-{policy.backfill}")
+def test_who_waits_behind_a_run_that_is_late_waits_no_longer_than_it_is_late(policy: Policy) -> None:
+    lab, _, _ = with_one_that_is_late(policy)
+    minute, hour = lab.submit(1, user="bob", takes=60.0), lab.submit(1, user="ann", takes=3600.0)
+    lab.follow(10_000.0)
+    assert lab.first_start(minute) == pytest.approx(10.0 + PROMPT_S, abs=1.0)
+    started = lab.first_start(hour)
+    assert started is not None and started <= 2 * 3600.0
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.ordering}-{policy.backfill}")
+def test_the_run_that_waits_for_it_still_starts_when_it_ends(policy: Policy) -> None:
+    lab, late, wide = with_one_that_is_late(policy)
+    short = [lab.submit(1, user="bob", takes=50.0) for _ in range(40)]
+    lab.follow(300.0)
+    lab.end(late)
+    ended = lab.now
+    lab.follow(ended + 2 * LEAST_S + (ended - 10.0))
+    started = lab.first_start(wide)
+    assert started is not None and started - ended <= max(LEAST_S, ended - 10.0), "no later than what it was late by"
+    assert any(lab.first_start(one) is not None for one in short)
+
+
+def test_a_time_limit_bounds_how_long_it_may_be_late() -> None:
+    lab, _, wide = with_one_that_is_late(EASY, time_limit_s=500.0)
+    lab.now = 450.0
+    reserve = lab.plan().reserve
+    assert reserve is not None and reserve.run_id == wide
+    assert reserve.at == pytest.approx(500.0 + 10.0, abs=1.0), "its limit and its grace"
+
+
+def test_an_end_that_is_told_a_little_late_lets_nobody_pass() -> None:
+    lab, late, wide = with_one_that_is_late(EASY)
+    minute = lab.submit(1, user="bob", takes=60.0)
+    lab.now = 10.0 + PROMPT_S
+    lab.step()
+    assert lab.first_start(minute) is None
+    lab.end(late)
+    lab.step()
+    assert lab.first_start(wide) == lab.now
+
+
+def shapes(lab: Lab, count: int) -> None:
+    for number in range(count):
+        request = Request(16, memory_gb=1.0 + number / 1000)
+        lab.submit(user="mal", takes=1.0, time_limit_s=1.0, request=request)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.ordering}-{policy.backfill}")
+def test_the_backlog_of_one_person_hides_nobody(policy: Policy) -> None:
+    lab = Lab(*two_by_eight(), policy=policy, checked=False)
+    lab.submit(1, user="mal", takes=1e6)
+    lab.step()
+    shapes(lab, policy.backfill_depth + 100)
+    ann, bob = lab.submit(1, user="ann", takes=60.0), lab.submit(1, user="bob", takes=3600.0)
+    lab.step()
+    assert lab.first_start(ann) == lab.first_start(bob) == 0.0
+
+
+def test_a_depth_of_zero_still_lets_nobody_pass() -> None:
+    lab = Lab(*two_by_eight(), policy=Policy(ordering=Ordering.FCFS, backfill_depth=0))
+    lab.submit(1, takes=100.0)
+    lab.step()
+    lab.submit(16, takes=1.0)
+    ann = lab.submit(1, user="ann", takes=1.0)
+    lab.step()
+    assert lab.first_start(ann) is None
+
+
+def test_one_person_does_not_use_up_the_tries_to_preempt() -> None:
+    lab = Lab(*two_by_eight(), policy=Policy(), checked=False)
+    for _ in range(16):
+        lab.submit(1, user="eve", takes=1e6, preemptible=True, priority=1)
+    lab.step()
+    lab.now = 1000.0
+    shapes_that_fit_nowhere = [
+        Request(1, cpus=64 - number % 60, memory_gb=500.0 + number / 100) for number in range(100)
+    ]
+    for request in shapes_that_fit_nowhere:
+        lab.submit(user="mal", takes=1.0, request=request, priority=4)
+    ann = lab.submit(1, user="ann", takes=60.0, priority=4)
+    plan = lab.plan()
+    assert ann in {victim.for_run for victim in plan.preempts}
+
+
+def test_one_that_was_stopped_stands_not_behind_a_run_whose_priority_was_lowered() -> None:
+    lab = Lab(*two_by_eight(), policy=Policy())
+    victims = [lab.submit(8, user="ann", takes=1e5, preemptible=True, saves=True, priority=3) for _ in range(2)]
+    lab.step()
+    lab.now = 500.0
+    first = lab.submit(8, user="mal", takes=1e6, priority=4)
+    plan = lab.step()
+    stopped = plan.preempts[0].run_id
+    assert stopped in victims and plan.preempts[0].for_run == first
+    lab.tell(e.RunReprioritised(at=lab.now, run_id=first, priority=1))
+    other = lab.submit(8, user="bob", takes=7200.0, priority=2)
+    lab.now += 1.0
+    lab.end(stopped, Exit(Cause.PREEMPTED))
+    lab.step()
+    assert lab.run(stopped).attempt is not None, "before the runs of a lower priority"
+    assert lab.first_start(other) is None and lab.first_start(first) is None
