@@ -396,3 +396,48 @@ def test_closing_twice_is_harmless(path: Path) -> None:
     store: SqlStore = open_store(path)
     store.close()
     store.close()
+
+
+ROOM = 1 << 20
+
+
+def sizes(path: Path) -> tuple[int, int, int]:
+    """The bytes of its free pages, of its file and of its write-ahead log."""
+    with sqlite.driver().connect(f"file:{path}?mode=ro", uri=True) as found:
+        free, page = (found.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_size"))
+    return free * page, path.stat().st_blocks * 512, path.with_name("rota.db-wal").stat().st_size
+
+
+def test_room_for_a_full_disk_is_inside_the_file_and_its_log(path: Path) -> None:
+    """Neither goes back to the file system while the server runs, whatever is written."""
+    lived(path)
+    before = path.stat().st_size
+    house = House(open_store(path))
+    house.store.keep_room(house.state, ROOM)
+    kept = sizes(path)
+    assert kept[0] >= ROOM and kept[1] >= before + ROOM and kept[2] >= ROOM, kept
+    for n in range(100):
+        house.submit("ann", env={"N": f"{n}"})
+        house.commit()
+    assert sizes(path)[1:] == kept[1:], "a hundred commits need no block more"
+    house.store.close()
+
+
+def test_room_is_made_again_when_half_of_it_is_used_up_and_after_a_crash_on_the_way(path: Path) -> None:
+    lived(path)
+    with sqlite3.connect(path) as torn:
+        torn.execute("CREATE TABLE spare_room (body BLOB)")
+        torn.execute("INSERT INTO spare_room VALUES (zeroblob(?))", (ROOM,))
+    house = House(open_store(path))
+    house.store.keep_room(house.state, ROOM)
+    kept = sizes(path)
+    assert kept[0] >= ROOM
+    with sqlite.driver().connect(path) as found:
+        assert "spare_room" not in {name for (name,) in found.execute("SELECT name FROM sqlite_master")}
+    for n in range(40):
+        house.submit("ann", env={"N": f"{n}" * 30_000})
+        house.commit()
+    assert sizes(path)[0] < ROOM // 2
+    house.store.keep_room(house.state, ROOM)
+    assert sizes(path)[0] >= ROOM
+    house.store.close()

@@ -55,7 +55,7 @@ def test_ends_are_recorded_on_a_disk_that_is_full_to_its_last_byte(tmp_path: Pat
     facts = on_a_disk(tmp_path, "size=64m", "last_byte")
     assert facts["left"] < 4096, "the test means nothing otherwise"
     assert facts["ended"] == ["canceled", "failed"] and facts["answer"] == 200
-    assert facts["ballast"] == [True, False, True], "it is given up, and made again when there is room"
+    assert facts["ballast"], "the ledger has room within itself"
 
 
 @ROOT_ONLY
@@ -80,3 +80,13 @@ def test_what_jobs_print_leaves_the_ledger_its_room(tmp_path: Path) -> None:
     assert 6 < facts["free MiB"] < 16, "no log grows below half of the floor"
     assert (facts["stopped"], facts["ended"]) == ("canceled", ["exit code 3", "exit code 6"])
     assert "bytes of output were lost: the disk is nearly full" in facts["log"]
+
+
+@ROOT_ONLY
+def test_a_job_that_takes_every_block_that_comes_free_keeps_no_cancel_from_being_stored(tmp_path: Path) -> None:
+    """What the server gives back to the file system is the job's: the ledger has room that never goes back."""
+    facts = on_a_disk(tmp_path, "size=96m", "greedy_job")
+    assert facts["left"] < 4096, "the test means nothing otherwise"
+    assert facts["ended"] == "failed"
+    assert (facts["answers"], facts["canceled"]) == ([200], ["canceled"])
+    assert (facts["answer of its own"], facts["greedy"], facts["held"]) == (200, "canceled", 0)

@@ -1,8 +1,9 @@
 """What the server keeps of the disk for the time when jobs have taken the rest: blocks and inodes.
 
-One larger file lies on the ledger's disk; it is given up when the ledger cannot be written, so that ends and cancels
-can be. Small files in `spare/` become records of attempts, such as the order to stop one, without an inode or a block
-more: nobody else can take what is moved. Both are made again when there is room.
+The ledger has room within itself (see rota.adapters.store.room). One larger file lies on its disk besides; it is given
+up when the ledger cannot be opened, or written in spite of that, though any process may be the first to take what comes
+free. Small files in `spare/` become records of attempts, such as the order to stop one, without an inode or a block
+more: nobody else can take what is moved. All are made again when there is room.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ SPARES = 128
 NAME = "rota.ballast"
 
 
+def share_kept(floor: int) -> int:
+    """Return how many bytes are kept in one place for a full disk, where the floor is that many."""
+    return min(MOST_BYTES, floor // SHARE_OF_FLOOR)
+
+
 class Ballast:
     """`root`: the data directory; `ledger`: the directory of the database."""
 
@@ -41,7 +47,7 @@ class Ballast:
         if not self._making.acquire(blocking=False):
             return  # another thread is making it
         try:
-            self._keep(min(MOST_BYTES, floor // SHARE_OF_FLOOR))
+            self._keep(share_kept(floor))
             self._said = ""
         except OSError as error:
             if error.errno not in records.FULL and str(error) != self._said:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from rota.adapters.ballast import Ballast
+from rota.adapters.ballast import Ballast, share_kept
 
 MIB = 1 << 20
 LEAST, MOST = 256 * MIB, 4096 * MIB
@@ -57,6 +57,9 @@ class FreeSpace:
 
     def relieve(self) -> bool:
         return self._ballast is not None and self._ballast.give_up()
+
+    def kept_in_ledger(self) -> int:
+        return share_kept(self.floor_of(self._paths[-1]))
 
     def floor_of(self, path: Path) -> int:
         """Return the floor of the disk that this lies on, in bytes."""

@@ -90,6 +90,7 @@ class Loop:
         self.checkpoints = checkpoints  # what each person's take
         self.shortage = ""  # of space: why only ends are taken in just now
         self._space_at = 0.0  # when it is looked at next
+        self._roomless = ""  # why the ledger has no room for a full disk, as it was logged
         self.state = State()
         self.kinds: dict[tuple[str, str], int] = {}  # how many records of each kind there are, see records
         self.subscribers: list[Subscriber] = []
@@ -291,6 +292,20 @@ class Loop:
                 log.warning("%s", self.shortage or "there is room on the disk again: new work is taken in")
             if before != self.shortage:
                 self.window.tell_shortage(self.shortage)
+            if not self.shortage:
+                self._keep_room(self.space.kept_in_ledger())
+
+    def _keep_room(self, size: int) -> None:
+        try:
+            if size:
+                self.store.keep_room(self.state, size)
+            self._roomless = ""
+        except (Fenced, StoreBroken):
+            raise
+        except StoreError as error:  # it is tried again at the next look; until then the ledger goes on without
+            if str(error) != self._roomless:
+                self._roomless = str(error)
+                log.error("no room can be set aside in the ledger for the time when the disk is full: %s", error)
 
     def _handle(self, desk: Desk, item: Item, answers: list[tuple[Answer, Any]]) -> None:
         if not item.answer.set_running_or_notify_cancel():

@@ -213,6 +213,9 @@ class Space(Protocol):
     def relieve(self) -> bool:
         """Give up what was kept for a full disk; True = there is more room now. It is kept again when there is room."""
 
+    def kept_in_ledger(self) -> int:
+        """Return how many bytes the ledger is to have within itself for a full disk; 0 = none. Cheap."""
+
 
 class Samples(Protocol):
     """Metric rows of runs: many, appended, bounded; apart from the store so that they never delay it."""
@@ -387,5 +390,9 @@ class Store(Protocol):
         """Write a checkpoint of the live state, drop events older than `before`, ended runs older than
         `keep_runs_since` with their records, records of the `passing` kinds that are as old and belong to no run that
         stays, and old idempotency keys. Returns how many rows went."""
+
+    def keep_room(self, state: State, size: int) -> None:
+        """Have so many bytes within the ledger that commits can be made on a full disk. To be called now and then while
+        there is room on it. A store whose disk is not of this machine has nothing to do."""
 
     def close(self) -> None: ...

@@ -85,6 +85,9 @@ class SqlStore:
         )
         self._writer.commit(batch, self._head(state, state.version - len(events)))
 
+    def keep_room(self, state: State, size: int) -> None:
+        self._writer.keep_room(self._head(state, state.version), size)
+
     def _head(self, state: State, before: int) -> tuple[Any, ...]:
         epoch = self._writer.epoch
         if epoch is None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
 
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from rota.adapters.store import rows
+from rota.adapters.store import room, rows
 from rota.adapters.store import schema as s
 from rota.adapters.store.database import Database, Lost
 from rota.adapters.store.sql import Statements
-from rota.app.ports import Fenced, StoreBroken, StoreBusy, StoreError
+from rota.app.ports import Fenced, StoreBroken, StoreBusy, StoreError, StoreFull
 
 MOST_ROWS = 64  # in one INSERT
 
@@ -74,6 +74,32 @@ class Writer:
         self.epoch = int(epoch)
         return self.epoch
 
+    def keep_room(self, head: tuple[Any, ...], size: int) -> None:
+        """Have that many bytes for a full disk inside the database file (see room). While they are there it costs next
+        to nothing; to make them costs as much as writing them twice."""
+        if self._is_room_kept(size):
+            return
+        with self.transaction() as connection:
+            self.move(connection, head)
+            connection.exec_driver_sql(room.DROP)  # one that a crash has left
+            connection.exec_driver_sql(room.MAKE)
+            connection.exec_driver_sql(room.FILL, (size,))
+        with self.transaction() as connection:
+            self.move(connection, head)
+            connection.exec_driver_sql(room.DROP)
+        self._is_room_kept(size)
+
+    def _is_room_kept(self, size: int) -> bool:
+        """Always, where the database is not a file of ours."""
+        with self._lock:
+            connection = self._connection or self._reconnect()
+            if connection.dialect.name != "sqlite":
+                return True
+            try:
+                return room.is_kept(connection.connection, size)
+            except connection.dialect.loaded_dbapi.Error as error:
+                raise self._failed(connection, DBAPIError(None, None, error)) from error
+
     def close(self) -> None:
         with self._lock:
             if self._connection is not None:
@@ -94,7 +120,17 @@ class Writer:
             self._connection = None
             connection.invalidate()
             connection.close()
+        elif isinstance(failed, StoreFull):
+            self._restart_log(connection)
         return failed
+
+    def _restart_log(self, connection: Connection) -> None:
+        """Have the next commit begin the write-ahead log anew: where readers kept the last checkpoints from it, it has
+        come to the end of its room, and without a commit nothing else would try again."""
+        if connection.dialect.name != "sqlite":
+            return
+        with suppress(connection.dialect.loaded_dbapi.Error):  # still no room for it: the caller is told as much
+            room.checkpoint(connection.connection, "RESTART")
 
     def _clean(self, connection: Connection) -> bool:
         """After a commit that failed (a full disk) the transaction is still open, and SQLAlchemy does not end it."""
