@@ -21,7 +21,7 @@ from rota.core import events as e
 from rota.core import going as leaving
 from rota.core import order
 from rota.core.board import Board
-from rota.core.going import Going, near, worth_s
+from rota.core.going import Going, Returning, near, worth_s
 from rota.core.grace import for_others_s
 from rota.core.place import place, shares
 from rota.core.plan import Preempt
@@ -68,7 +68,8 @@ class Stopping:
         self.look_again_at = INFINITE  # when somebody could be stopped whom only waiting will make the less urgent
         self.going: list[Going] = []  # what those hold who are stopping, and until when
         self.promised: list[Placement] = []  # and what of that is for somebody already
-        self.back_first = INFINITE  # the standing of the most urgent of those who go and will want to come back
+        self.returning: list[Returning] = []  # those who go and will want to come back
+        self.asked_for: dict[str, list[Going]] = {}  # run -> who was preempted for it before this pass and has not gone
         self.fillers: list[Holder] = []
         self.ranked: list[Holder] = []  # those that a standing tells apart, least urgent first
         self.plain: list[Holder] = []  # those that only a priority does, lowest first, newest first within one
@@ -79,7 +80,7 @@ class Stopping:
             if attempt.stop is not None:
                 continue
             if run_id in gone:
-                self._goes(run, leaving.asked(self.policy, run, attempt.placement, snap.now))
+                self._goes(run, attempt.placement)
             elif run.spec.filler:
                 self.fillers.append(Holder(run, attempt.placement, INFINITE, 0.0))
             elif self.policy.preemption:
@@ -88,16 +89,27 @@ class Stopping:
         self.plain.sort(key=lambda one: (one.run.priority, -_since(one.run), one.run.seq))
         for _, run_id in snap.timeline:
             run = snap.runs[run_id]
-            going = None if run.attempt is None else leaving.stopping(run.attempt, snap.now)
-            if going is not None:
-                self._goes(run, going)
+            attempt = run.attempt
+            if attempt is None or attempt.stop is None:
+                continue
+            stop, going = attempt.stop, leaving.stopping(attempt)
+            if going.preempted:
+                self.asked_for.setdefault(stop.for_run, []).append(going)
+            if snap.now < going.until:
+                self.going.append(going)
+                if going.preempted and not run.spec.filler:
+                    self._returns(run, stop.at)
 
-    def _goes(self, run: Run, going: Going) -> None:
-        self.going.append(going)
-        stop = run.attempt.stop if run.attempt is not None else None
-        again = stop is None or stop.cause is Cause.PREEMPTED
-        if again and not run.spec.filler:
-            self.back_first = min(self.back_first, self.standing(run))
+    def _goes(self, run: Run, placement: Placement) -> None:
+        """Count with one that is preempted in this pass."""
+        self.going.append(leaving.asked(self.policy, run, placement, self.snap.now))
+        if not run.spec.filler:
+            self._returns(run, self.snap.now)
+
+    def _returns(self, run: Run, asked_at: float) -> None:
+        until = asked_at + worth_s(self.policy)
+        if self.moving and self.snap.now < until:
+            self.returning.append(Returning(self.standing(run), run.priority, run.spec.request, until))
 
     def _add(self, run: Run, attempt: Attempt) -> None:
         until = from_higher_until(self.policy, run)
@@ -120,10 +132,9 @@ class Stopping:
         self.promised.append(tuple(Slice(part.node, part.gpus) for part in making.spot))
         gone = {*(victim.run_id for victim in making.victims), *making.awaited}
         for holders in (self.fillers, self.ranked, self.plain) if gone else ():
-            going = [one for one in holders if one.run.id in gone]
-            if not making.awaited:  # else they stay for now
-                self.going += [leaving.asked(self.policy, one.run, one.placement, self.snap.now) for one in going]
-                self.back_first = min(self.back_first, *(one.standing for one in going), INFINITE)
+            for one in holders if not making.awaited else ():  # else they stay for now
+                if one.run.id in gone:
+                    self._goes(one.run, one.placement)
             holders[:] = [one for one in holders if one.run.id not in gone]
 
     def near(self) -> list[Going]:
@@ -143,7 +154,8 @@ class Stopping:
         `hidden`: GPUs that it may not have, so nobody is stopped for them."""
         able = [one for one in self._able(run, standing) if _seen(one.placement, hidden)]
         alone = [one for one in self._alone(run, standing) if _seen(one.placement, hidden)]
-        going = [one for one in self.going if _seen(one.placement, hidden)]
+        counted_on = [*self.going, *leaving.still_awaited(self.asked_for.get(run.id, ()), self.snap.now)]
+        going = [one for one in counted_on if _seen(one.placement, hidden)]
         if not able and not going and not alone:
             self._look_again(run, standing)
             return None
@@ -152,14 +164,12 @@ class Stopping:
         making = self._leave_be(later, run, soon)
         if making is not None:
             return making
-        if standing > self.back_first:
-            return None  # that one will stand before it and may want the same room: whom to stop is seen then
-        making = self._stop(later, run, able, alone)
+        making = self._stop(later, run, standing, able, alone)
         if making is not None and len(soon) < len(going):
             more = near(self.policy, going, self.snap.now, self._takes_s(making))
             if len(more) > len(soon):  # they are gone before, or hardly after, those who would be stopped
                 soon, later = more, self.later(board, more)
-                making = self._leave_be(later, run, soon) or self._stop(later, run, able, alone)
+                making = self._leave_be(later, run, soon) or self._stop(later, run, standing, able, alone)
         if making is None:
             self._look_again(run, standing)
             if able:  # with those who go later it might do, but nobody is stopped that long before
@@ -179,13 +189,29 @@ class Stopping:
 
     def _count_on(self, soon: list[Going]) -> None:
         """Look again when one of them should be gone and is not."""
-        self.look_again_at = min(self.look_again_at, *(one.overdue_at for one in soon))
+        self.look_again_at = min(self.look_again_at, *(one.until for one in soon))
 
-    def _stop(self, later: Board, run: Run, able: list[Holder], alone: list[Holder]) -> Making | None:
-        victims = _fewest(later, run.spec.request, able)
+    def _stop(self, later: Board, run: Run, standing: float, able: list[Holder], alone: list[Holder]) -> Making | None:
+        left = self._beside_returning(later, run, standing)
+        if left is None:
+            return None
+        victims = _fewest(left, run.spec.request, able)
         if victims is None:
-            return self._wait(later, run, able, alone) if alone else None
-        return Making(tuple(asked(one.run, run) for one in victims), _spot(later, run.spec.request, victims))
+            return self._wait(left, run, able, alone) if alone else None
+        return Making(tuple(asked(one.run, run) for one in victims), _spot(left, run.spec.request, victims))
+
+    def _beside_returning(self, later: Board, run: Run, standing: float) -> Board | None:
+        """Return what is left when those are back who go, are of no lower priority and stand before it. None = one of
+        them has no room there and may want that of the victims: whom to stop is seen when it is back."""
+        for one in self.returning:
+            if one.standing < standing and one.priority >= run.priority:
+                spot = place(later, one.request)
+                if spot is None:
+                    self.look_again_at = min(self.look_again_at, one.until)
+                    return None
+                later = later.copy()
+                later.take(spot)
+        return later
 
     def _takes_s(self, making: Making) -> float:
         """Until all of them are gone at the latest, with the time for which they are left alone."""

@@ -237,3 +237,124 @@ def test_a_forecast_reckons_with_the_stop_that_is_made_instead():
     lab.now += 1.0 + DEAD_WITHIN_S
     lab.step()
     assert forecast(lab.state, lab.now, [hunter], lasts=at_most) == {hunter: lab.now + 10.0}
+
+
+# -- victims that die slowly ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("grace_s", [0.0, 10.0])
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_at_most_one_more_is_stopped_for_a_run_where_a_driver_takes_a_minute(grace_s: float, gpus: int):
+    lab = Lab(node("a", 8), policy=ON)
+    for number in range(8):
+        lab.submit(
+            user=f"u{number}", takes=DAY, priority=LOW, preemptible=True, saves=True, grace_s=grace_s, time_limit_s=DAY
+        )
+    lab.step()
+    lab.now = HOUR
+    hunter = lab.submit(gpus, user="bob", priority=CRITICAL)
+    given_back: dict[str, float] = {}
+    while hunter not in lab.started and lab.now < 2 * HOUR:
+        for run_id in [run_id for run_id, at in given_back.items() if at <= lab.now]:
+            if lab.run(run_id).attempt is not None:
+                lab.end(run_id, Exit(Cause.PREEMPTED))
+        given_back |= {stop.run_id: lab.now + grace_s + 60.0 for stop in lab.step().preempts}
+        lab.now += 1.0
+    assert lab.started[hunter] == [HOUR + grace_s + 60.0]
+    assert len(given_back) <= gpus + 1
+
+
+def test_of_victims_that_never_die_one_is_replaced_at_once_and_one_every_five_minutes():
+    lab = Lab(node("a", 4), policy=ON)
+    for _ in range(4):
+        lab.submit(takes=DAY, priority=LOW, preemptible=True)
+    lab.step()
+    lab.now = HOUR
+    hunter = lab.submit(priority=CRITICAL)
+    asked_at = []
+    while lab.now < 2 * HOUR:
+        plan = lab.step()
+        asked_at += [lab.now - HOUR] * len(plan.preempts)
+        if not plan.preempts and plan.look_again_at is None:
+            break
+        lab.now = lab.now + 1e-6 if plan.preempts or plan.look_again_at is None else plan.look_again_at
+    assert asked_at == pytest.approx([0.0, 15.0, 15.0 + 10.0 + 300.0, 325.0 + 10.0 + 600.0], abs=1.0)
+    assert hunter not in lab.started
+
+
+def test_after_hours_of_suspension_at_most_one_more_is_stopped():
+    """The house's time counts them, a grace does not: all victims seem to have outlived their kill."""
+    lab = Lab(node("a", 8), policy=ON)
+    for _ in range(8):
+        lab.submit(takes=DAY, priority=LOW, preemptible=True, grace_s=60.0)
+    lab.step()
+    lab.now = HOUR
+    lab.submit(4, priority=CRITICAL)
+    assert len(lab.step().preempts) == 4
+    lab.now += 10 * HOUR
+    assert len(lab.step().preempts) == 1
+    lab.now += 60.0
+    assert asked(lab) == []
+
+
+def test_a_victim_that_does_not_die_is_nobody_elses_to_wait_for():
+    lab = Lab(node("a", 3), policy=ON)
+    for _ in range(3):
+        lab.submit(takes=DAY, priority=LOW, preemptible=True)
+    lab.step()
+    lab.submit(priority=CRITICAL)
+    lab.step()
+    lab.now += 10.0 + DEAD_WITHIN_S
+    assert len(lab.step().preempts) == 1
+    lab.submit(priority=CRITICAL)
+    assert len(lab.step().preempts) == 1, "another one is blocked, and has nobody stopped for it yet"
+
+
+# -- who goes and will be back ----------------------------------------------------------------------------------------
+def back_soon(priority: int, by: str) -> tuple[Lab, str, list[str]]:
+    """One on 1 of 8 GPUs ignores its signal for ten minutes and stands well; all else is held by LOW work that saves.
+    `by`: for whom it goes: a run that is "gone" again, or one of its owner that is "waiting" still."""
+    lab = Lab(node("a", 4), node("b", 4), policy=replace(named("auto"), preemption=True))
+    ignores = lab.submit(
+        1, user="mal", takes=DAY, expected=1.0, priority=priority, preemptible=True, saves=True, grace_s=600.0
+    )
+    preys = [
+        lab.submit(gpus, user="ali", takes=DAY, priority=LOW, preemptible=True, saves=True, time_limit_s=DAY)
+        for gpus in (3, 4)
+    ]
+    lab.step()
+    lab.now += 2.0
+    other = "somebody"
+    if by == "waiting":
+        other = lab.submit(1, user="mal", takes=DAY, expected=0.1, priority=CRITICAL)
+    lab.stop(ignores, Cause.PREEMPTED, for_run=other)
+    return lab, ignores, preys
+
+
+@pytest.mark.parametrize(("priority", "hunts"), [(3, NORMAL), (CRITICAL, CRITICAL)])
+def test_who_will_be_back_on_its_own_gpu_keeps_nobody_from_preempting(priority: int, hunts: int):
+    lab, ignores, preys = back_soon(priority, "gone")
+    hunter = lab.submit(2, user="bob", priority=hunts, time_limit_s=HOUR)
+    (stop,) = lab.step().preempts
+    assert (stop.run_id in preys, stop.for_run) == (True, hunter)
+    lab.now += 5.0
+    lab.end(stop.run_id, Exit(Cause.PREEMPTED))
+    assert hunter in [start.run_id for start in lab.step().starts]
+    assert lab.run(ignores).attempt is not None
+
+
+def test_who_will_be_back_and_needs_the_same_room_is_waited_for_a_minute_at_most():
+    lab, _, preys = back_soon(3, "waiting")
+    lab.submit(2, user="bob", priority=NORMAL, time_limit_s=HOUR)
+    plan = lab.step()
+    assert plan.preempts == (), "the one that goes stands before it and has no room but the victim's"
+    asked_at = lab.now
+    assert plan.look_again_at is not None and plan.look_again_at <= asked_at + 60.0
+    lab.now = asked_at + 60.0
+    (stop,) = lab.step().preempts
+    assert stop.run_id in preys
+
+
+def test_who_will_be_back_with_a_lower_priority_keeps_nobody_from_preempting():
+    lab, _, preys = back_soon(LOW, "waiting")
+    lab.submit(2, user="bob", priority=NORMAL, time_limit_s=DAY)
+    (stop,) = lab.step().preempts
+    assert stop.run_id in preys
