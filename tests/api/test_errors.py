@@ -157,6 +157,16 @@ def test_half_a_surrogate_pair_is_escaped() -> None:
     assert dumps({"name": "a\udcff"}) == rb'{"name":"a\udcff"}'
 
 
+@pytest.mark.parametrize("levels", [260, 480, 900, 100_000])
+def test_what_is_nested_too_deep_is_left_out_and_the_rest_is_written(levels: int) -> None:
+    deep: list[Any] = []
+    for _ in range(levels):
+        deep = [deep]
+    written = dumps({"deep": deep, "fine": [1, {"a": "b"}]})
+    assert written.startswith(b'{"deep":[[')
+    assert written.endswith(b']],"fine":[1,{"a":"b"}]}')
+
+
 def test_every_route_says_what_it_may_answer() -> None:
     assert set(faults()) == set(ALWAYS)
     assert set(faults(404, 409)) == {*ALWAYS, 404, 409}

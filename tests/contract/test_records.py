@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.adapters.store import kept
 from rota.adapters.store import store as store_module
 from rota.adapters.store.compare import compare
 from rota.adapters.store.house import FILE, bind_house
@@ -21,6 +22,7 @@ from rota.app.errors import CannotStart
 from rota.app.ports import RunFilter, StoreUnusable
 from rota.config import Settings
 from rota.core import events as e
+from rota.core.nesting import MAX_KEPT, is_deeper
 from rota.core.run import Run, RunState, Spec
 from rota.main import open_rota
 from tests.app.house import until
@@ -377,3 +379,22 @@ def test_counts_say_up_to_where(store: SqlStore) -> None:
     house.commit()
     counts, seq = store.counted()
     assert (counts[RunState.QUEUED], seq) == (1, house.state.version)
+
+
+def test_what_an_older_version_took_in_too_deep_is_cut_and_told_once(
+    store: SqlStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can show 900 levels: one such document must not close a whole list."""
+    monkeypatch.setattr(kept, "_told", set())
+    house = House(store)
+    put(house, "sweep", "fine", '{"a":1}')
+    put(house, "sweep", "deep", f'{{"name":"x [","z":{"[" * 900}"]"{"]" * 900},"after":{{"b":[2]}}}}')
+    house.commit()
+    for _ in range(3):
+        deep, fine = store.records("sweep")
+        assert (fine.body, deep.body["name"], deep.body["after"]) == ({"a": 1}, "x [", {"b": [2]})
+        assert is_deeper(json.dumps(deep.body).encode(), MAX_KEPT - 1)
+        assert not is_deeper(json.dumps(deep.body).encode(), MAX_KEPT)
+    assert [text for text in caplog.messages if "deep" in text] == [
+        f"sweep deep is nested deeper than {MAX_KEPT} levels; what is below them is shown as null"
+    ]

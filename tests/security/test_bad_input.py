@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from rota.api.guard import MAX_BODY
+from rota.core.nesting import MAX_ASKED
 from tests.security.kit import SHARED, Answer, Lab, ask, document
 from tests.security.test_matrix import JOB, RUN, TABLE
 
@@ -120,6 +121,29 @@ def test_no_value_of_any_field_breaks_anything(room: Room, route: str) -> None:
                 named = field in first or also in first
                 assert named, f"{route} {field}={kind}: the answer does not name it: {first[:300]}"
                 assert len(answer.body) < 20_000
+
+
+@pytest.mark.parametrize("route", sorted({route for route, _ in FIELDS} - {"POST /release"}))  # that one: below
+def test_no_field_is_nested_deeper_than_it_can_be_shown(room: Room, route: str) -> None:
+    """Kept once, such a value would make every list that shows it fail, for everybody."""
+    given = TABLE[route][1]
+    for field in ("unknown", *(field for known, field in FIELDS if known == route)):
+        for levels in (MAX_ASKED, 260, 500, 930):
+            value = json.loads('{"z":' + "[" * (levels - 1) + "]" * (levels - 1) + "}")
+            answer = room.send(route, {**(given if isinstance(given, dict) else {}), field: value})
+            assert answer.status == 422, (field, levels)
+            assert (field in answer.body.decode(), str(MAX_ASKED) in answer.body.decode()) == (True, True), answer.body
+    for path in ("/sweeps", "/journey/loop", "/cluster", "/runs"):
+        room.lab.ask("GET", path).ok()
+
+
+@pytest.mark.parametrize("port", ["port", "lease_port"])
+def test_nor_is_a_lease_asked_for_so(room: Room, port: str) -> None:
+    body = b'{"pid": 1, "num_gpus": 1, "z": ' + b"[" * 500 + b"]" * 500 + b"}"
+    for path in ("/acquire", "/release"):
+        answer = ask(getattr(room.lab, port), "POST", path, body, token=SHARED)
+        assert answer.status in (400, 422)
+        assert f"deeper than {MAX_ASKED} levels" in answer.body.decode()
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp as App
 from starlette.types import Receive, Scope, Send
 
 from rota.api import errors
+from rota.api.json_body import must_be_flat
 from rota.api.router import Route
 from rota.app.errors import Refused
 from rota.app.ports import StoreError
@@ -92,7 +93,9 @@ async def _whole(request: Request) -> bytes:
 async def body_of(request: Request, model: type[M]) -> M:
     """The body, parsed once, straight from its bytes."""
     try:
-        return model.model_validate_json(await _whole(request))
+        body = await _whole(request)
+        must_be_flat(body)
+        return model.model_validate_json(body)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
         raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in faults]) from error

@@ -9,7 +9,7 @@ the models of their answers, which no request needs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import cached_property
 from typing import Any
 
@@ -17,10 +17,13 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.utils import create_model_field
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from rota.api.answers import Json
+from rota.api.json_body import JsonRequest
 
 Responses = dict[int | str, dict[str, Any]]
 _WORD = str.maketrans({"/": "_", "{": "", "}": "", "-": "_", ".": "_"})
@@ -39,6 +42,16 @@ class Route(APIRoute):
             for status, answer in given.items()
         }
         super().__init__(path, endpoint, responses=bare, **more)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def handle_bounded(request: Request) -> Response:
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return handle_bounded
 
     def document(self) -> None:
         """Give FastAPI's document the models of the answers."""

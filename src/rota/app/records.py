@@ -13,6 +13,7 @@ from rota.app.errors import Changed, Conflict, Full, Invalid, NotFound
 from rota.app.ports import Record
 from rota.app.problems import MAX_NAME, must_be_text, must_fit
 from rota.core import events as e
+from rota.core.nesting import MAX_KEPT, is_deeper
 
 MAX_BODY = 1 << 20
 MAX_OF_A_KIND = 100_000
@@ -96,6 +97,8 @@ def _check(desk: Desk, who: Principal, draft: Draft, *, blank: bool = False) -> 
 def _body(text: str) -> dict[str, Any]:
     if len(text) > MAX_BODY:
         raise Invalid(f"body: {len(text)} characters are too many, use at most {MAX_BODY}", "body")
+    if is_deeper(text.encode("utf-8", "surrogatepass"), MAX_KEPT):
+        raise Invalid(f"body: is nested deeper than {MAX_KEPT} levels of lists and objects", "body")
     try:
         found = json.loads(text)
         size = len(json.dumps(found, separators=(",", ":"), allow_nan=False))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from zlib import crc32
 
+from rota.adapters.store import kept
 from rota.app.ports import KeyRecord, Record, StoreBroken, StoredEvent
 from rota.core import codec
 from rota.core import events as e
@@ -169,7 +170,7 @@ def read_record(row: Row) -> Record:
     if sum_ != checksum(kind, record_id, parent, body):
         raise Damaged("records", f"{kind} {record_id}", "is not what was written")
     try:
-        known: dict[str, Any] = loads(body)
+        known: dict[str, Any] = kept.decode(body, f"{kind} {record_id}")
     except ValueError as error:
         raise Damaged("records", f"{kind} {record_id}", f"cannot be read: {error!r}") from error
     names = from_column(kind), from_column(record_id), from_column(parent)

@@ -40,6 +40,7 @@ from rota.app.errors import Conflict, Forbidden, Invalid, NotFound, Refused
 from rota.app.leases import ROOT, Asked, Caller, Looked, NotAlive
 from rota.app.ports import RunFilter, StoreError
 from rota.core.flat import Flat
+from rota.core.nesting import MAX_ASKED, is_deeper
 from rota.core.run import ENDED, Run, RunState
 
 router = Router("leases")
@@ -274,8 +275,11 @@ def _owner_at_this_port(house: House, run_id: str, uid: int | None) -> Principal
 
 
 async def _object(request: Request) -> dict[str, Any]:
+    content = await request.body() or b"null"
+    if is_deeper(content, MAX_ASKED):
+        raise Invalid(f"the body is nested deeper than {MAX_ASKED} levels of lists and objects")
     try:
-        body = json.loads(await request.body() or b"null")
+        body = json.loads(content)
     except (ValueError, RecursionError):
         raise Invalid("the body is not JSON") from None
     if not isinstance(body, dict):
