@@ -489,7 +489,17 @@ class TestHeaders:
 
 
 @pytest.mark.parametrize(
-    "query", ["dry-run=true", "dryrun=1", "x=1&DryRun=", "dry%2Drun=true", "DRY_RUN=true", "%64ry-run=1", "dry=true"]
+    "query",
+    [
+        "dry-run=true",
+        "dryrun=1",
+        "x=1&DryRun=",
+        "dry%2Drun=true",
+        "DRY_RUN=true",
+        "%64ry-run=1",
+        "dry=true",
+        "".join(f"%{letter:02x}" for letter in b"dry-runs") + "=1",
+    ],
 )
 def test_a_dry_run_that_is_misspelt_is_not_done_in_earnest(guard: Guard, query: str) -> None:
     for path in ("/runs", "/queue/submit", "/release"):

@@ -186,6 +186,13 @@ class TestWhoSaidIt:
         "kind",
         [
             *("user_accepted_recommendation", "User_said", "run_finished", "recommendation_executed"),
+            *(
+                "recommendation-accepted",
+                "run finished",
+                "\uff52ecommendation_accepted",
+                "us\u200ber_said",
+                "_run_failed",
+            ),
             *("decision_recorded", "agent_recommendation_issued"),
         ],
     )

@@ -82,12 +82,15 @@ async def _whole(request: Request) -> bytes:
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
     body: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        return body
+    parts = [body]  # joined once: a body may come in a hundred thousand parts
     while message.get("more_body", False):
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        body += message.get("body", b"")
-    return body
+        parts.append(message.get("body", b""))
+    return b"".join(parts)
 
 
 async def body_of(request: Request, model: type[M]) -> M:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,13 +28,17 @@ ANSWERS = {
 }
 
 
+INVISIBLE = ("Cc", "Cf", "Mn")
+NOT_A_LETTER = re.compile(r"[\W_]+")
 AGENT, HUMAN = "agent", "human"
 RESERVED = ("user_", "run_", "recommendation_", "decision_recorded", "agent_recommendation_issued")
 
 
 def is_reserved(kind: str) -> bool:
     """Return whether entries of this kind stand for what runs did, or for what people answered and decided."""
-    return kind.strip().lower().startswith(RESERVED)
+    shown = unicodedata.normalize("NFKC", kind).casefold()
+    letters = "".join(letter for letter in shown if unicodedata.category(letter) not in INVISIBLE)
+    return NOT_A_LETTER.sub("_", letters).strip("_").startswith(RESERVED)
 
 
 def entries(stored: StoredEvent, run: Run) -> Iterator[dict[str, Any]]:
