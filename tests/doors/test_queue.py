@@ -164,7 +164,7 @@ def test_a_missing_field_is_named(common: Server, field: str) -> None:
     assert field_of(common.post("/queue/submit", body)) == field
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 40_000])
 def test_what_is_no_object_is_refused(common: Server, body: bytes) -> None:
     assert common.post("/queue/submit", body).status == 422
 
