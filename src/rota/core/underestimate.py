@@ -35,7 +35,8 @@ def revised_ends(snap: Snapshot) -> dict[str, float]:
 
 def revised_at(snap: Snapshot) -> float:
     """Return when the plan has to be made anew, because a run that was expected to have ended may not have."""
-    soonest = min(revised_ends(snap).values(), default=math.inf)
+    # one that is past its kill has no later moment, and the server asks it to end
+    soonest = min((end for end in revised_ends(snap).values() if end > snap.now), default=math.inf)
     for end, _ in snap.timeline:
         if snap.now - end <= PROMPT_S:
             return min(soonest, end + PROMPT_S + 1e-3)

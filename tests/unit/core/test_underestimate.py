@@ -129,3 +129,12 @@ def test_one_that_was_stopped_stands_not_behind_a_run_whose_priority_was_lowered
     lab.step()
     assert lab.run(stopped).attempt is not None, "before the runs of a lower priority"
     assert lab.first_start(other) is None and lab.first_start(first) is None
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.ordering}-{policy.backfill}")
+def test_a_run_past_limit_and_grace_does_not_make_one_pass_follow_another_at_once(policy: Policy) -> None:
+    lab, late, _ = with_one_that_is_late(policy, time_limit_s=15.0, grace_s=10.0)
+    lab.now = 60.0
+    assert lab.run(late).attempt is not None
+    again = lab.step().look_again_at
+    assert again is None or again > lab.now
