@@ -192,3 +192,67 @@ def test_also_one_that_comes_later_and_when_the_client_only_closes(behind: bytes
                 await asyncio.sleep(0.005)
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+
+
+async def swallow(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the length of the body."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size, more = size + len(message["body"]), message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"8")]})
+    await send({"type": "http.response.body", "body": b"%08d" % size})
+
+
+def test_a_body_in_chunks_of_one_byte_is_refused_before_it_costs_much() -> None:
+    """A read of 256 KiB holds 43,000 of them, each a call of Python, and nobody is served meanwhile."""
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + b"1\r\nx\r\n" * 2000)
+        async with asyncio.timeout(30):
+            answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 400 "), answer
+        assert pipeline.TOO_SMALL.encode() in answer
+
+    talk(drip, swallow)
+
+
+@pytest.mark.parametrize("size", [1, 64, 100, 5000])
+def test_one_in_few_or_in_larger_chunks_is_taken(size: int) -> None:
+    """As of a program that sends line by line."""
+    count = min(2_000_000 // size, pipeline.FREE_CHUNKS) if size == 1 else 2_000_000 // size
+
+    async def lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            writer.write(CHUNKED + (b"%x\r\n" % size + b"x" * size + b"\r\n") * count + b"0\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(8) == b"%08d" % (size * count)
+
+    talk(lines, swallow)
+
+
+def test_others_have_their_turn_while_many_chunks_are_parsed() -> None:
+    async def story() -> None:
+        passes: list[int] = []  # bytes of the body that were parsed between two passes of the loop
+
+        async with serving(swallow) as (address, connections):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(CHUNKED + (b"40\r\n" + b"x" * 64 + b"\r\n") * 20_000 + b"0\r\n\r\n")
+            answered = asyncio.ensure_future(reader.readuntil(b"\r\n\r\n"))
+            before = 0
+            while not answered.done():
+                await asyncio.sleep(0)
+                now = next((connection._body for connection in connections), before)
+                passes.append(now - before)
+                before = now
+            assert b" 200 " in answered.result()
+            writer.close()
+        assert sum(passes) == 20_000 * 64
+        assert max(passes) <= 3 * pipeline.PIECE, "a read is 256 KiB"
+
+    asyncio.run(asyncio.wait_for(story(), 60))

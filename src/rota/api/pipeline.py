@@ -1,9 +1,13 @@
-"""Requests that a client sends before its earlier ones are answered.
+"""Requests that a client sends before its earlier ones are answered, and bodies that it sends in tiny pieces.
 
 HTTP allows it, and hardly a client does it. Parsed as they come, each costs two kilobytes and a place in memory before
 anybody has looked at who sends them. So while a request of a connection is not answered, at most one read of what
 follows is kept, and nothing more is read; it is parsed in pieces, the next one when all requests of the last are
 answered. One piece may have MOST_PIPELINED requests.
+
+Each chunk of a body costs a call of Python here, also one of a single byte: a read of 256 KiB may hold 43,000. So a
+body comes in FREE_CHUNKS, and beyond them in such of LEAST_CHUNK bytes on average; and where a piece held many, others
+have their turn before the next.
 """
 
 from __future__ import annotations
@@ -16,11 +20,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 PIECE = 16 << 10  # bytes
 MOST_PIPELINED = 100
+FREE_CHUNKS, LEAST_CHUNK = 1000, 64
+MANY_CHUNKS = 64  # in one piece
+TOO_SMALL = f"A body may come in {FREE_CHUNKS} pieces, and in more where they have {LEAST_CHUNK} bytes on average."
 TOO_MANY = f"At most {MOST_PIPELINED} requests may wait on one connection; wait for their answers."
 
 
 class _TooManyPipelined(Exception):
     """Ends the parsing of a piece."""
+
+
+class _TooManyChunks(Exception):
+    """Likewise."""
 
 
 class _Flow(FlowControl):
@@ -41,7 +52,9 @@ class BoundedPipeline(HttpToolsProtocol):
         self.flow = _Flow(transport)
         self._kept = b""  # what came while a request was worked on
         self._at_work: Any = None  # the cycle that was started last; `cycle` is the one that was parsed last
-        self._flooded = False
+        self._refusal = ""  # why the parsing was ended
+        self._chunks = self._size = 0  # of the body that is on its way
+        self._goes_on = False  # the next piece is parsed in the next pass of the event loop
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._kept = b""
@@ -67,12 +80,21 @@ class BoundedPipeline(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= MOST_PIPELINED:
-            self._flooded = True
+            self._refusal = TOO_MANY
             raise _TooManyPipelined
+        self._chunks = self._size = 0
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._chunks += 1
+        self._size += len(body)
+        if self._chunks > FREE_CHUNKS + self._size // LEAST_CHUNK:
+            self._refusal = TOO_SMALL
+            raise _TooManyChunks
+        super().on_body(body)
+
     def send_400_response(self, msg: str) -> None:
-        super().send_400_response(TOO_MANY if self._flooded else msg)
+        super().send_400_response(self._refusal or msg)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -92,9 +114,22 @@ class BoundedPipeline(HttpToolsProtocol):
         self.flow.pause_reading()
         self.flow.held = True
 
+    def _parse_later(self) -> None:
+        if not self._goes_on:
+            self._goes_on = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        self._parse_kept()
+
     def _parse_kept(self) -> None:
         data, at = self._kept, 0
+        chunks = self._chunks
         while at < len(data) and not self._is_busy():
+            if self._chunks - chunks > MANY_CHUNKS:
+                self._parse_later()
+                break
             self.parse(data[at : at + PIECE])
             at += PIECE
             if self.transport.is_closing() or self.transport.get_protocol() is not self:
