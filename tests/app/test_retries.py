@@ -62,6 +62,18 @@ def test_without_retries_a_lost_run_is_lost(quick):
     assert quick.wait(run_id).state is RunState.LOST
 
 
+def test_one_whose_supervisor_dies_at_its_time_limit_has_had_its_time(quick):
+    """Else a job that can end its supervisor would have its limit once more, again and again."""
+    mark = quick.where / "asked"
+    line = f"trap 'touch {mark}' TERM; while :; do sleep 0.1; done"
+    run_id = quick.submit(line, time_limit_s=1.0, grace_s=30.0, max_retries=3)
+    until(mark.exists, "it is asked to end at its limit")
+    lose(quick, run_id)
+    run = quick.wait(run_id)
+    assert (run.state, run.attempts_made) == (RunState.FAILED, 1), run.why
+    assert "time limit of 1 s reached" in run.why
+
+
 def test_retries_can_be_switched_off(quick):
     with_policy(quick, auto_retry=False)
     run_id = quick.running()

@@ -15,9 +15,10 @@ from rota.core import events as e
 from rota.core.grace import cap_s, given_s, own_s
 from rota.core.overdue import DEAD_WITHIN_S
 from rota.core.policy import Policy
-from rota.core.run import Cause, Run
+from rota.core.run import Cause, Exit, Run
 from rota.core.warning import SIGTERM, warning
 
+FOUND_WITHIN_S = 120.0  # a dead attempt, after limit and grace, by a server that was there
 LATE_WARNING_S = 60.0  # the most that a warning which was slept through moves a limit
 
 
@@ -40,6 +41,16 @@ def has_outlived_limit(run: Run, past_s: float) -> bool:
     include that in which the machine was suspended: a supervisor gives the warning and the grace after that."""
     late_s = LATE_WARNING_S if warning(run.spec) is not None else 0.0
     return past_s > given_s(run) + late_s + DEAD_WITHIN_S
+
+
+def died_past_limit(run: Run, exit: Exit) -> bool:
+    """Return whether an attempt that ended without a record of its own, as when its supervisor was killed, had reached
+    its limit by then. When it was found much later than a server that looks would have asked it to end, it may have
+    died at any time before."""
+    began, ended, limit_s = exit.started_tick, exit.ended_tick, run.spec.time_limit_s
+    if exit.cause is not Cause.LOST or began is None or ended is None or limit_s is None:
+        return False
+    return limit_s <= ended - began <= limit_s + given_s(run) + FOUND_WITHIN_S
 
 
 def _left_s(run: Run, now: float, tick: float) -> float | None:

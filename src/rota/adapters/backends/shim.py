@@ -48,6 +48,7 @@ FAR = float("inf")
 SHORT_MESSAGE = 500  # characters; any of them fit into a spare record
 RECORD_RETRY_S = 600.0
 KILL_AGAIN_S = 0.05
+MAX_FAILED = 20  # notes of what could not be done
 REAP_MOST = 256  # a job can make dead children faster than they are collected: the clock must be looked at as well
 
 
@@ -104,6 +105,7 @@ class Shim:
         self.left_over = self.left_by_all = 0  # bytes of shared memory that it, and ended runs before it, left behind
         self.tracers_at: float | None = None  # by time_awake: when to look at what traces those that outlive SIGKILL
         self.tracers: set[str] = set()  # what was said of them
+        self.failed: set[str] = set()  # what could not be done, as noted
 
     def run(self) -> None:
         groups = self.house.groups
@@ -384,12 +386,20 @@ class Shim:
             self.unheeded = self.unheeded or self._unheeded()
             self.kill_at, self.ask_at = self._kill_all(), FAR
         elif now >= self.ask_at and self.asking is not None:
-            self.asking.again()
-            self.ask_at = now + ASK_AGAIN_S if self.asking.waiting else FAR
+            self.ask_at = FAR
+            try:
+                self.asking.again()
+            except Exception as error:  # noqa: BLE001 - as in _end
+                self._note_failed("signal what has not ended yet", error)
+            else:
+                self.ask_at = now + ASK_AGAIN_S if self.asking.waiting else FAR
 
     def _warn(self, now: float) -> None:
         self.warn_at = None
-        self.warned = heard.message(self.order["warn_signal"])
+        try:
+            self.warned = heard.message(self.order["warn_signal"])
+        except Exception as error:  # noqa: BLE001 - as in _end
+            self._note_failed("warn it", error)
         if not self.warned:
             self._note(f"not warned of its limit: nothing handles {heard.name(self.order['warn_signal'])}")
         elif self.limit_at is not None and now >= self.limit_at:  # the machine was suspended until after both
@@ -428,7 +438,11 @@ class Shim:
         now = procs.time_awake()
         self.cause, self.ending = cause, (signum, now, grace_s)
         self.kill_at = now + max(0.0, grace_s)
-        self.asking = heard.Asking(signum, self.tasks, saves=saves)
+        try:
+            self.asking = heard.Asking(signum, self.tasks, saves=saves)
+        except Exception as error:  # noqa: BLE001 - what is looked at is as the job makes it: its end is due all the same
+            self._note_failed(f"send it {heard.name(signum)}", error)
+            return False
         self.ask_at = now + ASK_AGAIN_S if self.asking.waiting else FAR
         return self.asking.heard
 
@@ -444,9 +458,21 @@ class Shim:
                 confine.join(self.house.groups.leaf)
             except OSError as error:
                 self._note(f"cgroup kill: {error}")
-        self._end_tracers(heard.kill_all())
+        try:
+            self._end_tracers(heard.kill_all())
+        except Exception as error:  # noqa: BLE001 - as in _end; what is not found now is looked for again
+            self._note_failed("find what is left of it", error)
+            self._kill_leaders()
         now = procs.time_awake()
         return now + max(KILL_AGAIN_S, now - begun)
+
+    def _kill_leaders(self) -> None:
+        """Kill the tasks with their sessions' first groups: without a look at anything of theirs."""
+        for pid in self.tasks:  # not reaped yet, so the number of the group is still its own
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except OSError:
+                pass
 
     def _end_tracers(self, left: list[int]) -> None:
         """Free those that outlive SIGKILL because a process outside the attempt traces them."""
@@ -553,6 +579,13 @@ class Shim:
             os.write(self.house.nudge, f"{self.id}\n".encode())
         except OSError:
             pass  # nobody listens, or too slowly: the files say the same
+
+    def _note_failed(self, what: str, error: Exception) -> None:
+        """Once for each: a look is repeated for as long as anything lives."""
+        text = f"could not {what}: {type(error).__name__}: {error}"[:SHORT_MESSAGE]
+        if text not in self.failed and len(self.failed) < MAX_FAILED:
+            self.failed.add(text)
+            self._note(text)
 
     def _note(self, text: str) -> None:
         try:
