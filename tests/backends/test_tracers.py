@@ -135,6 +135,24 @@ def test_what_a_dead_supervisor_left_behind_is_freed_too(
     assert tracer.wait(60) == -signal.SIGKILL
 
 
+def test_launches_do_not_wait_for_what_dead_supervisors_left_behind(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, trace: Trace
+) -> None:
+    """Each of these is looked at for seconds before it is given up: one after the other that is most of a minute."""
+    left = [program(rig, backend, reports) for _ in range(10)]
+    trace(*(pid for _, pid in left))
+    shims = [records.read(str(rig.path(order.attempt_id, "pid"))) or {} for order, _ in left]
+    for shim in shims:
+        os.kill(shim["pid"], signal.SIGKILL)
+    wait_for(lambda: not any(map(procs.start_time, (shim["pid"] for shim in shims))), "the supervisors to be dead")
+    after = rig.order("succeed")
+    backend.launch(after)
+    wait_for(lambda: reports.exit(after.attempt_id) is not None, "the end of a run beside them", deadline_s=15.0)
+    for order, _ in left:
+        assert rig.end_of(reports, order).cause is Cause.LOST
+    assert [pid for _, pid in left if procs.start_time(pid) is not None] == []
+
+
 @as_root
 def test_a_tracer_that_took_another_id_in_a_namespace_of_its_own_is_the_accounts(
     rig: LocalRig, backend: LocalBackend, reports: Reports

@@ -38,7 +38,9 @@ CONTROL = 3
 MAX_FRAME = 8 << 20
 MAX_UNSENT = 1 << 20
 READ_SIZE = 1 << 18
-ORPHANS_S = 2.0
+ORPHANS_S = 2.0  # for what a dead shim left behind to be gone; then the server is told all the same
+LOOK_S, LOOK_MOST_S = 0.001, 0.05  # between two looks at it
+MAX_REMAINS = 256  # dead shims whose attempts are cleared up after at one time
 RETIRE_S = 0.5
 REAP_MOST = shim.REAP_MOST
 SPARE, MAX_IDLE = 2, 32  # idle workers
@@ -53,6 +55,14 @@ class Worker:
         self.orders, self.groups, self.attempt = orders, groups, ""
 
 
+class Remains:
+    """What a dead shim left behind, until nothing of it is left."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.deadline = time.monotonic() + ORPHANS_S
+
+
 class Zygote:
     def __init__(self) -> None:
         self._workers: dict[int, Worker] = {}
@@ -63,6 +73,8 @@ class Zygote:
         self._urgent = False
         self._no_spares_until = 0.0
         self._unreaped = False  # more dead children than one round collects
+        self._remains: list[Remains] = []
+        self._look_at, self._look_pause = 0.0, LOOK_S  # when, by the monotonic clock, and how often
         self._partial = b""
         self._house: shim.House | None = None
         self._answers, self._answer = os.pipe()
@@ -88,6 +100,8 @@ class Zygote:
             if CONTROL in ready and not self._receive():
                 self._retire()
                 return
+            if self._remains and time.monotonic() >= self._look_at:
+                self._look_again()
             if self._outbox and (self._urgent or not ready):
                 self._flush()
             self._balance()
@@ -95,6 +109,8 @@ class Zygote:
     def _pause_ms(self) -> int | None:
         if self._unreaped:
             return 0
+        if self._remains:
+            return max(1, int(1000 * (self._look_at - time.monotonic())))
         return LAZY_MS if self._outbox or len(self._idle) < SPARE else None
 
     def _receive(self) -> bool:
@@ -202,33 +218,43 @@ class Zygote:
                 pass  # dismissed
             if each.attempt:
                 self._clear_up_after(each)
-                self._tell(each.attempt, urgent=True)
             elif status != 0:  # could not even get ready (a full disk?): no storm of forks
                 self._no_spares_until = time.monotonic() + 1.0
         self._unreaped = True
 
     def _clear_up_after(self, dead: Worker) -> None:
         """Kill what a dead shim left behind. We are a subreaper: it is our child now, and every other child of ours
-        is a worker.
+        is a worker. Whatever does not die at once, as it is traced or in the kernel, is looked at again from the loop:
+        launches must not wait for it."""
+        is_clear = _is_clear(dead, self._kill_orphans())
+        if is_clear or len(self._remains) >= MAX_REMAINS:  # beyond that the server's own sweep goes on
+            self._tell(dead.attempt, urgent=True)
+            return
+        self._remains.append(Remains(dead))
+        self._look_pause, self._look_at = LOOK_S, time.monotonic() + LOOK_S
+
+    def _look_again(self) -> None:
+        """Kill again what dead shims left behind, and tell the server of those of whom nothing is left. When the bound
+        has passed, tell it all the same: its own sweep goes on, and can end what traces them."""
+        begun = time.monotonic()
+        orphans = self._kill_orphans()
+        for each in self._remains[:]:
+            if _is_clear(each.worker, orphans) or begun > each.deadline:
+                self._remains.remove(each)
+                self._tell(each.worker.attempt, urgent=True)
+        now = time.monotonic()
+        self._look_pause = min(self._look_pause * 2, LOOK_MOST_S)
+        self._look_at = now + max(self._look_pause, 4 * (now - begun))  # most of the time is for launches
+
+    def _kill_orphans(self) -> list[int]:
+        """Signal those of our children that are no workers, and return them.
 
         Only direct children are signalled: not reaped yet, their numbers cannot have been given to strangers. Their own
-        children fall to us when they die, and the next round finds them.
-        """
-        if dead.groups.unified:
-            confine.remove(dead.groups.unified, ORPHANS_S)
-        deadline = time.monotonic() + ORPHANS_S
-        while orphans := [pid for pid in procs.children(os.getpid()) if pid not in self._workers]:
-            if time.monotonic() > deadline:
-                return  # they fork faster than they are killed: the server's own sweep goes on, launches must not wait
-            for pid in orphans:
-                os.kill(pid, signal.SIGKILL)
-            for pid in orphans:
-                while os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    if time.monotonic() > deadline:
-                        return  # stuck in the kernel: the server's own sweep will wait for it, launches must not
-                    time.sleep(0.0005)
-        for group in dead.groups.names():
-            confine.discard(group)
+        children fall to us when they die, and the next round finds them."""
+        orphans = [pid for pid in procs.children(os.getpid()) if pid not in self._workers]
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+        return orphans
 
     def _retire(self) -> None:
         """The server is gone. Idle workers follow; those with an attempt stay, and their groups with them."""
@@ -259,6 +285,16 @@ class Zygote:
         except ConnectionError:
             self._outbox = b""  # the server is gone; the next read says so too
         self._urgent = False
+
+
+def _is_clear(dead: Worker, orphans: list[int]) -> bool:
+    """Return whether nothing is left of the attempt of a dead worker; what is in its cgroup is killed by the way. An
+    orphan may be of any attempt."""
+    if (dead.groups.unified and not confine.remove(dead.groups.unified, 0.0)) or orphans:
+        return False
+    for group in dead.groups.names():
+        confine.discard(group)
+    return True
 
 
 def _set_up(settings: dict[str, Any]) -> shim.House:
