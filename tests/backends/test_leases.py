@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -458,6 +459,62 @@ def test_of_a_family_only_those_of_the_owners_account_are_ended(rig, backend, re
     assert procs.start_time(stranger) is not None
     os.kill(stranger, signal.SIGKILL)
     rig.people[-2].stdin.close()
+
+
+ANOTHER_ID = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+def say(text):
+    os.write(1, text + b"\\n")
+    os.read(0, 1)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(int(sys.argv[2]))
+libc.prctl(4, 1)  # its files in /proc are its own again
+say(b"begun")
+if sys.argv[1] == "child" and os.fork():
+    time.sleep(1000)
+if libc.unshare(0x10000000):  # as a rootless container does: a user namespace, and then another of its ids
+    say(b"cannot 0")
+say(b"map %d" % os.getpid())
+os.setuid(1)
+say(b"another")
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to start processes of another account")
+@pytest.mark.parametrize("which", ["itself", "child"])
+def test_what_took_a_subordinate_id_ends_with_its_lease(rig, backend, reports, which):
+    """A holder, or a child of it, that became another id in a user namespace is still its account's."""
+    nobody = pwd.getpwnam("nobody").pw_uid
+    argv = [sys.executable, "-ISc", ANOTHER_ID, which, str(nobody)]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd="/")
+    assert process.stdin is not None and process.stdout is not None
+    other = process.pid
+    try:
+        assert process.stdout.readline() == b"begun\n"
+        order = rig.order("last for ever", holder=rig.processes.look(process.pid).holder)
+        assert order.holder.uid == nobody
+        backend.launch(order)
+        process.stdin.write(b".")
+        word, number = process.stdout.readline().split()
+        other = int(number) or other
+        if word != b"map":
+            pytest.skip("this machine lets no account make a user namespace")
+        with open(f"/proc/{other}/uid_map", "w") as file:  # as newuidmap does
+            file.write(f"0 {nobody} 1\n1 900000 1\n")
+        process.stdin.write(b".")
+        assert process.stdout.readline() == b"another\n"
+        assert procs.uid_of(other) == 900_000
+        backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
+        assert rig.end_of(reports, order).cause is Cause.CANCELLED
+        assert procs.start_time(other) is None, "nothing of it uses the GPUs any more"
+    finally:
+        for pid in {process.pid, other}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
 
 
 def test_a_holder_that_is_traced_does_not_outlive_its_cancel(rig, backend, reports):

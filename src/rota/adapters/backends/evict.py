@@ -28,7 +28,7 @@ def family(holder: Holder) -> tuple[Target, ...]:
     a name or a cgroup count that the owner can give to a process."""
     if holder.uid < 0 or holder.pid in {1, *(inside.lineage(os.getpid()) or ())}:
         return ()
-    if procs.start_time(holder.pid) != holder.start_ticks or procs.uid_of(holder.pid) != holder.uid:
+    if procs.start_time(holder.pid) != holder.start_ticks or not procs.is_of(holder.pid, holder.uid):
         return ()
     found = [(holder.pid, holder.start_ticks)]
     todo, seen, groups = [holder.pid], {holder.pid}, inside.groups_of(holder.pid)
@@ -41,7 +41,7 @@ def family(holder: Holder) -> tuple[Target, ...]:
             if named is None or _is_attempts(pid, named[0], groups, holder.uid):
                 continue  # with all that is below
             todo.append(pid)
-            if start is not None and procs.uid_of(pid) == holder.uid:
+            if start is not None and procs.is_of(pid, holder.uid):
                 found.append((pid, start))
     return tuple(found)
 
@@ -90,7 +90,7 @@ def _signal(pid: int, start: int, number: int, uid: int) -> bool:
         return True  # gone
     try:
         if procs.start_time(pid) == start:
-            if procs.uid_of(pid) != uid:
+            if not procs.is_of(pid, uid):
                 return False
             signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:

@@ -8,8 +8,10 @@ the opening the check fails, and if it dies after it the pidfd points at nobody.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
+import sys
 import time
 
 TYPE_CHECKING = False  # typing itself is too dear for the zygote
@@ -20,6 +22,8 @@ MARKER = "ROTA_ATTEMPT_ID"
 INSTALLATION = "ROTA_INSTALLATION_ID"  # whose attempt it is: two servers can give the same id
 PF_FORKNOEXEC = 0x40  # in field 9 of /proc/<pid>/stat: "forked but didn't exec"
 PF_KTHREAD = 0x00200000  # in the same field: a thread of the kernel
+NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
+MAX_NAMESPACES = 33  # the kernel nests 32
 MAX_PROC_READ = (
     1 << 20
 )  # an environment can be larger (up to the stack limit); the marker is looked for in all of it, piecewise
@@ -116,6 +120,33 @@ def uid_of(pid: int) -> int | None:
     except OSError as error:
         must_be_known(error)
         return None
+
+
+def is_of(pid: int, uid: int) -> bool:
+    """Tell whether a process is an account's: by its user id, or since it is in a user namespace that the account made,
+    where it may have taken any other id."""
+    if uid_of(pid) == uid:
+        return True
+    try:
+        fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        must_be_known(error)
+        return False
+    try:
+        own = os.stat("/proc/self/ns/user").st_ino
+        for _ in range(MAX_NAMESPACES):
+            if os.fstat(fd).st_ino == own:
+                return False
+            if int.from_bytes(fcntl.ioctl(fd, NS_GET_OWNER_UID, bytes(4)), sys.byteorder) == uid:
+                return True
+            above = fcntl.ioctl(fd, NS_GET_PARENT)
+            os.close(fd)
+            fd = above
+        return False
+    except OSError:  # it is not below ours
+        return False
+    finally:
+        os.close(fd)
 
 
 def marked(attempt_id: str, uid: int | None, installation: str = "") -> list[int]:

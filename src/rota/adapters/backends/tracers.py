@@ -13,10 +13,8 @@ Imported by shims: cheap standard modules only.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
-import sys
 
 from rota.adapters.backends import procs
 
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 AFTER_S = 1.0  # a killed process that has not ended by then may be traced
 MAX_STATUS = 4096
 MAX_TRACERS = 1000  # that are dealt with at a time
-NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
-MAX_NAMESPACES = 33  # the kernel nests 32
 
 
 def end(pids: Iterable[int], uid: int) -> list[str]:
@@ -43,7 +39,7 @@ def end(pids: Iterable[int], uid: int) -> list[str]:
             continue  # it has ended, or is being killed with the rest
         owner = procs.uid_of(pid)
         who = f"process {pid} ({name[0].decode(errors='replace')}) of user id {owner}"
-        if pid not in mine and _is_of(pid, uid) and _kill(pid, start, uid):
+        if pid not in mine and procs.is_of(pid, uid) and _kill(pid, start, uid):
             said.append(f"{who} traced it and kept it from ending, and was killed")
         else:
             said.append(f"{who} traces it and keeps it from ending")
@@ -89,34 +85,7 @@ def _field(where: str, name: bytes) -> int:
 
 
 def _kill(pid: int, start: int, uid: int) -> bool:
-    return procs.send(pid, signal.SIGKILL, lambda: procs.start_time(pid) == start and _is_of(pid, uid))
-
-
-def _is_of(pid: int, uid: int) -> bool:
-    """Tell whether a process is an account's: by its user id, or since it is in a user namespace that the account made,
-    where it may have taken any other id."""
-    if procs.uid_of(pid) == uid:
-        return True
-    try:
-        fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        procs.must_be_known(error)
-        return False
-    try:
-        own = os.stat("/proc/self/ns/user").st_ino
-        for _ in range(MAX_NAMESPACES):
-            if os.fstat(fd).st_ino == own:
-                return False
-            if int.from_bytes(fcntl.ioctl(fd, NS_GET_OWNER_UID, bytes(4)), sys.byteorder) == uid:
-                return True
-            above = fcntl.ioctl(fd, NS_GET_PARENT)
-            os.close(fd)
-            fd = above
-        return False
-    except OSError:  # it is not below ours
-        return False
-    finally:
-        os.close(fd)
+    return procs.send(pid, signal.SIGKILL, lambda: procs.start_time(pid) == start and procs.is_of(pid, uid))
 
 
 def _lineage() -> set[int]:
