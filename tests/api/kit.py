@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rota.adapters.accounts import Accounts
 from rota.api import serve, tokens
 from rota.api.assemble import open_house
 from rota.api.gate import Gate
@@ -54,7 +55,7 @@ class Clock:
 
 
 def gate_of(service: Service, now: Callable[[], float] | None = None, **more: Any) -> Gate:
-    given = {"shared": "", "secret": b"s" * 32, "server_uid": 4242, "login_tries": 10, **more}
+    given = {"shared": "", "secret": b"s" * 32, "server_uid": 4242, "account": Accounts().of, "login_tries": 10, **more}
     return Gate(service, now=now or Clock(), **given)
 
 

@@ -16,6 +16,7 @@ from rota.api.gate import Gate, Known, Turned
 from rota.api.house import House
 from rota.api.tokens import Token
 from rota.app.authz import Principal, Role
+from rota.app.ports import Account
 from tests.api.kit import Clock, gate_of, issue, revoke
 
 
@@ -456,7 +457,22 @@ class TestSocket:
         assert name(come(gate, uid=0))[1] == "admin"
         nobody = pwd.getpwnam("nobody")
         assert name(come(gate, uid=nobody.pw_uid)) == ("nobody", "user", "socket")
-        assert name(come(gate, uid=3_999_999)) == ("uid3999999", "user", "socket")
+
+    def test_an_id_without_an_account_is_nobody(self, house: House) -> None:
+        """An account with subordinate ids would else be as many people as it has ids."""
+        gate = gate_of(house.service, shared="sesame", server_uid=os.geteuid())
+        turned = come(gate, uid=3_999_999)
+        assert isinstance(turned, g.Turned) and turned.status == 401
+        assert "user id 3999999 has no account here" in turned.why and "token" in turned.why
+
+    def test_a_subordinate_id_has_not_the_powers_of_its_account(self, house: House) -> None:
+        """It is what runs in a container of the account, and may be anybody's program."""
+        anns = Account("ann", 1000, subordinate=True)
+        gate = gate_of(house.service, shared="sesame", server_uid=os.geteuid(), account=lambda uid: anns)
+        turned = come(gate, uid=3_999_999)
+        assert isinstance(turned, g.Turned) and turned.status == 401
+        assert "user id 3999999 is a subordinate id of ann" in turned.why
+        assert name(come(gate, "sesame", uid=3_999_999)) == ("shared", "admin", "shared")
 
     def test_a_wrong_token_is_wrong_there_too(self, house: House) -> None:
         gate = gate_of(house.service, shared="sesame", server_uid=os.geteuid())

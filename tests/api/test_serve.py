@@ -142,6 +142,12 @@ class StuckProcesses:
     def peer_uid(self, link: socket.socket, *, quick: bool = False) -> int:
         return self.of.setdefault(link.fileno(), self.accounts.pop())
 
+    def account(self, uid: int) -> None:
+        """Nobody asks for its name here."""
+
+    def counted_as(self, uid: int) -> int:
+        return uid
+
     def peer_attempt(self, link: socket.socket) -> str | None:
         if self.of[link.fileno()] == 7:
             self.go.wait(60)
@@ -182,6 +188,50 @@ def test_a_peer_that_cannot_be_looked_at_delays_nobody_else(tmp_path: Path) -> N
         finally:
             processes.go.set()
             for _, writer in lines:
+                writer.close()
+            server.should_exit = True
+            await task
+
+    asyncio.run(callers())
+
+
+class ManyIds:
+    """Each connection has another id, and all are subordinate ids of account 5."""
+
+    def __init__(self) -> None:
+        self.ids = iter(range(900_000, 900_100))
+
+    def peer_uid(self, link: socket.socket, *, quick: bool = False) -> int:
+        return next(self.ids)
+
+    def counted_as(self, uid: int) -> int:
+        return 5
+
+
+def test_connections_of_subordinate_ids_count_for_their_account(tmp_path: Path) -> None:
+    house: Any = SimpleNamespace(
+        connections=Connections(shares(HIGHEST)),
+        settings=SimpleNamespace(request_seconds=600.0),
+        processes=ManyIds(),
+    )
+
+    async def callers() -> None:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "s"))
+        server = serve._Server(serve._config(telling, serve.connection_of(house)))
+        task = asyncio.create_task(server.serve([listening]))
+        lines: list[asyncio.StreamWriter] = []
+        try:
+            async with asyncio.timeout(60):
+                while not server.started:
+                    await asyncio.sleep(0.005)
+                for _ in range(3):
+                    lines.append((await asyncio.open_unix_connection(tmp_path / "s"))[1])
+                while house.connections.count < 3:
+                    await asyncio.sleep(0.005)
+            assert list(house.connections._peers) == ["uid 5"]
+        finally:
+            for writer in lines:
                 writer.close()
             server.should_exit = True
             await task

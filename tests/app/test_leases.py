@@ -25,6 +25,7 @@ from unittest.mock import patch
 import pytest
 
 import rota.main
+from rota.adapters import accounts
 from rota.adapters.clock import ManualClock
 from rota.adapters.processes import LinuxProcesses
 from rota.app import leases as module
@@ -42,6 +43,7 @@ from tests.app.house import ANN, BOB, ROOT, SOURCES, House, alive, until, with_p
 
 PATIENCE_S = 60.0
 ME = pwd.getpwuid(os.getuid()).pw_name
+NOBODY = pwd.getpwnam("nobody").pw_uid
 MYSELF = Principal(ME, Role.USER)
 S = RunState
 
@@ -137,19 +139,48 @@ def test_no_gpu_at_all_may_be_asked_for(house, person):
 def test_without_a_caller_the_account_of_the_process_asks(house, person):
     grant = leases(house).ask(Caller(None, 0), person().pid, 1).granted.result(PATIENCE_S)
     assert house.run(grant.run_id).user == ME
-    another = leases(house).ask(Caller(None, 0), person(user=54321).pid, 1).granted.result(PATIENCE_S)
-    assert house.run(another.run_id).user == "uid54321"
+    another = leases(house).ask(Caller(None, 0), person(user=NOBODY).pid, 1).granted.result(PATIENCE_S)
+    assert house.run(another.run_id).user == "nobody"
+
+
+def test_an_id_without_an_account_gets_a_lease_by_a_token_only(house, person):
+    """Else an account that may have processes of many ids would be as many people."""
+    theirs = person(user=54321).pid
+    for uid in (0, 54321):
+        for act in (leases(house).ask, leases(house).try_out):
+            with pytest.raises(Forbidden, match=r"user id 54321, which no account .* show a token"):
+                act(Caller(None, uid), theirs, 1)
+    assert house.free() == 8, "nothing was taken"
+    grant = leases(house).ask(Caller(ANN, 54321, own_token=True), theirs, 1).granted.result(PATIENCE_S)
+    assert house.run(grant.run_id).user == "ann"
+
+
+def test_leases_of_subordinate_ids_are_their_accounts(build, person, tmp_path, monkeypatch):
+    """Its share pays for them, its bounds count them, and they end with a cancel."""
+    (tmp_path / "subuid").write_text("nobody:900000:65536\n")
+    monkeypatch.setattr(accounts, "SUBUID", str(tmp_path / "subuid"))
+    house = build().open()
+    for uid in (900_000, 900_001):
+        process = person(user=uid)
+        grant = leases(house).ask(Caller(None, uid), process.pid, 1).granted.result(PATIENCE_S)
+        run = house.run(grant.run_id)
+        assert (run.user, run.spec.holder.asked_by) == ("nobody", "nobody")
+        with pytest.raises(Forbidden, match="another account's"):
+            leases(house).ask(Caller(None, NOBODY + 1), process.pid, 1)
+        house.do(Cancel(grant.run_id), Principal("nobody", Role.USER))
+        assert house.wait(grant.run_id).state is S.CANCELLED
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
 class TestWhose:
     """A lease is for one's own process: the connection's account must be the process's, or root's."""
 
     def test_the_account_of_the_connection_decides(self, house, person):
-        theirs = person(user=54321).pid
-        for uid in (0, 54321):
+        theirs = person(user=NOBODY).pid
+        for uid in (0, NOBODY):
             grant = leases(house).ask(Caller(None, uid), theirs, 1).granted.result(PATIENCE_S)
-            assert house.run(grant.run_id).user == "uid54321"
-            assert house.run(grant.run_id).spec.holder.asked_by == ("root" if uid == 0 else "uid54321")
+            assert house.run(grant.run_id).user == "nobody"
+            assert house.run(grant.run_id).spec.holder.asked_by == ("root" if uid == 0 else "nobody")
         for caller in (Caller(None, 54322), Caller(ANN, 54322), Caller(ANN, 54322, own_token=True)):
             for act in (leases(house).ask, leases(house).try_out):
                 with pytest.raises(Forbidden, match="another account's; ask from the account it belongs to"):
@@ -189,7 +220,7 @@ class TestWhose:
 
     def test_one_account_has_a_bound_of_its_own(self, house, person):
         """Also on leases without GPUs, which never wait; what is over counts no more, and a restart forgets nothing."""
-        mine, theirs = person().pid, person(user=54321).pid
+        mine, theirs = person().pid, person(user=NOBODY).pid
 
         def refused() -> None:
             with pytest.raises(Full, match="ann has 3 leases"):

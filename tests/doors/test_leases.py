@@ -302,7 +302,7 @@ def test_flat_numbers_over_two_nodes(make_server: Callable[..., Server]) -> None
 
 
 # -- whose ----------------------------------------------------------------------------------------------------------
-def through_socket(directory: Path, path: str, body: Any) -> Answer:
+def through_socket(directory: Path, path: str, body: Any, uid: int = NOBODY) -> Answer:
     """A call on the unix socket in this directory, as another account.
 
     It is made by a fork of this process from inside the directory: the other account may neither look into the
@@ -317,8 +317,8 @@ def through_socket(directory: Path, path: str, body: Any) -> Answer:
         try:
             os.chdir(directory)
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(uid)
+            os.setuid(uid)
             with socket.socket(socket.AF_UNIX) as link:
                 link.settimeout(PATIENCE_S)
                 link.connect("rota.sock")
@@ -432,6 +432,26 @@ def test_nobody_leases_for_a_process_that_is_not_theirs(make_server: Callable[..
             until(lambda: server.get("/status").ok()["gpus_allocated"] == [], "it is given back")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to call as another account")
+def test_an_id_without_an_account_needs_a_token(make_server: Callable[..., Server]) -> None:
+    """Else whoever may have many ids would have as many shares, reservations and leases as ids."""
+    server = make_server(nodes=1, gpus=4, env={"ROTA_SHARED_TOKEN": "shared-secret"})
+    server.token = "shared-secret"
+    anns = ["-H", f"X-Auth-Token: {server.post('/tokens', {'user': 'ann', 'role': 'user'}).ok()['token']}"]
+    with sleeping(54321) as own:
+        wanted = {"pid": own, "num_gpus": 1}
+        asked = as_nobody(f"{server.lease_url}/acquire", wanted, uid=54321)
+        assert (asked.status, list(asked.json)) == (403, ["error"]), asked.body
+        assert "user id 54321" in asked.json["error"] and "show a token" in asked.json["error"]
+        assert as_nobody(f"{server.lease_url}/jobs", uid=54321).ok() == []
+        for path, body in (("/acquire", wanted), ("/reservations", {"gpus": 1, "start_in_seconds": 60})):
+            refused = through_socket(server.data, path, body, uid=54321)
+            assert refused.status == 401, refused.body
+            assert "user id 54321 has no account here" in refused.body.decode()
+        given = as_nobody(f"{server.lease_url}/acquire", wanted, *anns, uid=54321).ok()
+        assert server.get(f"/runs/{given['job_id']}").ok()["user"] == "ann"
+
+
 def test_what_never_ends_gets_no_lease(quiet: Desk) -> None:
     """The first process, and the kernel's own threads, not even for root."""
     for pid in (1, *kernel_threads()[:2]):
@@ -529,13 +549,13 @@ def test_only_its_owner_gives_a_lease_back(desk: Desk) -> None:
     assert desk.server.post("/release", {"job_id": mine}, lease=True).ok() == {"released": True}
 
 
-def as_nobody(url: str, body: Any = None, *options: str) -> Answer:
+def as_nobody(url: str, body: Any = None, *options: str, uid: int = NOBODY) -> Answer:
     content = [] if body is None else ["-d", json.dumps(body)]
     argv = ["curl", "-sS", "-i", "--max-time", str(PATIENCE_S), *options, *content, url]
     done = subprocess.run(
         argv,
-        user=NOBODY,
-        group=NOBODY,
+        user=uid,
+        group=uid,
         extra_groups=[],
         cwd="/",
         stdout=subprocess.PIPE,

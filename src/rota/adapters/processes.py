@@ -22,8 +22,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from rota.adapters import connections
+from rota.adapters.accounts import Accounts
 from rota.adapters.backends import inside, procs
-from rota.app.ports import Seen
+from rota.app.ports import Account, Seen
 from rota.core.descriptors import shares
 from rota.core.run import Holder
 
@@ -47,6 +48,8 @@ class _Watch:
 class LinuxProcesses:
     def __init__(self) -> None:
         self._boot_id = procs.boot_id()
+        self._accounts = Accounts()
+        self._accounts.start()
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -70,13 +73,20 @@ class LinuxProcesses:
         command, where = _command(pid) or (facts.get("Name") or f"pid {pid}",), _directory(pid)
         if procs.start_time(pid) != start:  # it ended meanwhile: what was read may be another's
             return None
-        return Seen(Holder(pid, start, self._boot_id, uid), uid, _account(uid), command, where, kernel)
+        account = self._accounts.of(uid)
+        # All that is the account's in its namespaces goes with the lease, whichever of its ids it has.
+        ender = account.uid if account.subordinate and procs.is_of(pid, account.uid) else uid
+        holder = Holder(pid, start, self._boot_id, ender)
+        return Seen(holder, uid, account.name, command, where, kernel, account.known)
 
     def attempt_of(self, pid: int) -> str | None:
         return inside.attempt_of(pid)
 
-    def account(self, uid: int) -> str:
-        return _account(uid)
+    def account(self, uid: int) -> Account:
+        return self._accounts.of(uid)
+
+    def counted_as(self, uid: int) -> int:
+        return self._accounts.counted_as(uid)
 
     def peer_uid(self, link: socket.socket, *, quick: bool = False) -> int | None:
         return connections.peer_uid(link, quick=quick)
@@ -106,6 +116,7 @@ class LinuxProcesses:
 
     def close(self) -> None:
         """Nobody is told anything any more."""
+        self._accounts.close()
         with self._lock:
             self._closing = True
             self._nudge()
@@ -207,15 +218,6 @@ def _directory(pid: int) -> str:
     except OSError:  # not ours to read, or it is gone
         return "/"
     return where if where.startswith("/") and len(where) < MAX_COMMAND_BYTES else "/"  # or one beyond our own root
-
-
-@lru_cache(maxsize=1024)  # asking may mean asking a directory server far away
-def _account(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        os.close(os.open("/", os.O_RDONLY))  # it is said also for want of a descriptor, and must not be remembered then
-        return f"uid{uid}"
 
 
 def is_persons(account: str) -> bool:

@@ -53,6 +53,7 @@ def open_house(
         shared=settings.shared_token,
         secret=_own_secret(settings.data_dir / "session.key"),
         server_uid=os.geteuid(),
+        account=processes.account,
         login_tries=settings.login_tries,
     )
     if not is_loopback(settings.host) and not gate.closed:

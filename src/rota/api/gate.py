@@ -18,7 +18,6 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-import pwd
 import secrets
 import time
 from collections import OrderedDict, defaultdict
@@ -28,6 +27,7 @@ from dataclasses import dataclass
 from rota.api import tokens
 from rota.api.limits import Buckets
 from rota.app.authz import Principal, Role
+from rota.app.ports import Account
 from rota.app.service import Service
 from rota.core import events as e
 
@@ -89,6 +89,11 @@ STALE = Turned(
 )
 
 
+def _not_its_own(uid: int, account: Account) -> Turned:
+    whose = f"is a subordinate id of {account.name} (/etc/subuid)" if account.subordinate else "has no account here"
+    return Turned(401, f"user id {uid} {whose}, so it is not known by the unix socket; show a token (ROTA_TOKEN)")
+
+
 class Gate:
     def __init__(
         self,
@@ -97,6 +102,7 @@ class Gate:
         shared: str,
         secret: bytes,
         server_uid: int,
+        account: Callable[[int], Account],
         login_tries: int,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -105,7 +111,7 @@ class Gate:
         # What a session of the shared token is bound to: another token ends it. A mark and not the hash itself, which
         # would let whoever sees a cookie guess at a token that a person made up.
         self._shared_mark = self._mac(f"shared {self._shared}")[:32] if shared else ""
-        self._server_uid = server_uid
+        self._server_uid, self._account = server_uid, account
         self._now = now
         self._by_hash: dict[str, tokens.Token] = {}
         self._by_id: dict[str, tokens.Token] = {}
@@ -136,17 +142,20 @@ class Gate:
             known = self._by_cookie(cookie)
             if known is not None:
                 return known
-        if uid is not None:
-            return Known(self.peer(uid), "socket")
-        return UNAUTHORISED if self.closed else Known(ANYONE, "open")
+        person = None if uid is None else self.peer(uid)
+        if person is not None:
+            return Known(person, "socket")
+        if not self.closed:
+            return Known(ANYONE, "open")
+        return UNAUTHORISED if uid is None else _not_its_own(uid, self._account(uid))
 
-    def peer(self, uid: int) -> Principal:
-        """Somebody on the unix socket: the kernel says who."""
-        try:
-            name = pwd.getpwuid(uid).pw_name
-        except KeyError:
-            name = f"uid{uid}"
-        return Principal(name, Role.ADMIN if uid in (0, self._server_uid) else Role.USER)
+    def peer(self, uid: int) -> Principal | None:
+        """Return who is on the unix socket, by the kernel's word. None = the id is no account's own: a subordinate id
+        is counted for its account, but what runs in a container has not the powers of the one that started it."""
+        account = self._account(uid)
+        if uid in (0, self._server_uid):
+            return Principal(account.name, Role.ADMIN)
+        return Principal(account.name, Role.USER) if account.known and not account.subordinate else None
 
     def holds(self, known: Known) -> bool:
         """Is somebody who was let in still welcome? For what lasts longer than a call."""

@@ -274,8 +274,7 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
 
         async def _is_job(self, link: socket.socket, uid: int) -> bool:
             try:
-                attempt = await house.looks.read(account(uid), partial(house.processes.peer_attempt, link))
-                return attempt is not None
+                return await house.looks.read(account(self._counted_as(uid)), partial(_is_jobs, house, link, uid))
             except Unavailable:  # it takes its time to be looked at
                 return True
             except OSError as error:
@@ -286,11 +285,19 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
             link = self.transport.get_extra_info("socket")
             return house.processes.peer_uid(link, quick=quick) if link is not None else None
 
+        def _counted_as(self, uid: int) -> int:
+            return house.processes.counted_as(uid)
+
         def _shares_pids(self) -> bool:
             link = self.transport.get_extra_info("socket")
             return link is None or house.processes.peer_shares_pids(link)
 
     return Connection
+
+
+def _is_jobs(house: House, link: socket.socket, uid: int) -> bool:
+    house.processes.account(uid)  # is remembered for the event loop, which then has not to ask for the name
+    return house.processes.peer_attempt(link) is not None
 
 
 class _Connection(BoundedPipeline):
@@ -332,7 +339,7 @@ class _Connection(BoundedPipeline):
                 return network(self.client[0])
             uid = self._peer_uid(quick=True)
         if uid is not None:
-            return account(uid)
+            return account(self._counted_as(uid))
         return network(self.client[0]) if self.client is not None else ""  # "" = it has gone already
 
     def _turn_away(self, refusal: Refusal, descriptor: int) -> None:
@@ -348,6 +355,9 @@ class _Connection(BoundedPipeline):
 
     def _shares_pids(self) -> bool:
         return True  # nor that
+
+    def _counted_as(self, uid: int) -> int:
+        return uid  # nor that
 
     async def _is_job(self, link: socket.socket, uid: int) -> bool:
         return True  # nor that: then nobody is known by the socket

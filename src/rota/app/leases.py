@@ -46,6 +46,10 @@ ELSEWHERE = (
     "is another process here than where it was asked for: the caller has process numbers of its own (a container); "
     "start the container with --pid=host, or use: rota submit"
 )
+NO_ACCOUNT = (
+    "process {pid} has the user id {uid}, which no account of this machine has, so its GPUs would be nobody's; show a "
+    "token (header X-Auth-Token), and the lease is its owner's"
+)
 NOT_TO_END = -1  # a holder that is not its owner's
 
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
@@ -206,10 +210,12 @@ class Leases:
         _must_be_leasable(seen)
         _must_be_own(caller, seen)
         self._must_fit(gpus, key)
-        asked_by = "" if caller.uid is None else self._processes.account(caller.uid)
+        asked_by = "" if caller.uid is None else self._processes.account(caller.uid).name
         seen = replace(seen, holder=replace(seen.holder, asked_by=asked_by))
         if caller.who is not None:
             return caller.who, seen
+        if not seen.has_account:
+            raise Forbidden(NO_ACCOUNT.format(pid=seen.holder.pid, uid=seen.uid), "pid")
         # root asks for somebody: the lease is that one's, and the ledger says who asked
         return Principal(asked_by or seen.user, Role.USER, acts_for=seen.user if asked_by != seen.user else ""), seen
 

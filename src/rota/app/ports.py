@@ -165,15 +165,26 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """Whose a user id is."""
+
+    name: str  # the account's, or uid<N>
+    uid: int  # the account's own
+    known: bool = True  # False = no account has this id
+    subordinate: bool = False  # it is not the account's own id, but one that it may use in user namespaces
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A process of this machine, as somebody may name it in a lease."""
 
     holder: Holder
     uid: int
-    user: str  # the account's name, or uid<N>
+    user: str  # the name of the account whose it is, or uid<N>
     command: tuple[str, ...]  # its argv, as far as it may be read
     workdir: str = "/"  # its own, where that may be read
     kernel: bool = False  # a thread of the kernel, which has no owner and no end
+    has_account: bool = True  # False = no account has its user id
 
 
 class Processes(Protocol):
@@ -189,8 +200,11 @@ class Processes(Protocol):
     def attempt_of(self, pid: int) -> str | None:
         """The attempt that a process is part of; "" = it cannot be told of which, or it is gone; None = of none."""
 
-    def account(self, uid: int) -> str:
-        """Its name, or uid<N>."""
+    def account(self, uid: int) -> Account:
+        """Whose a user id is."""
+
+    def counted_as(self, uid: int) -> int:
+        """Return the user id for which connections of this one count: of a subordinate id its account's. Quick."""
 
     def peer_uid(self, link: socket.socket, *, quick: bool = False) -> int | None:
         """The account at the other end of a connection; None = the kernel cannot tell. `quick`: in a time that does not

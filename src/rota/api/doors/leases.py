@@ -156,7 +156,8 @@ async def jobs(request: Request) -> Response:
 def _reader(house: House, scope: Mapping[str, Any]) -> Principal:
     """Who looks. At the port without tokens it is the account of the connection, as on the unix socket."""
     uid = _uid(scope) if scope["rota.by"] == "pid" else None
-    known: Principal = scope["rota.who"] if uid is None else house.gate.peer(uid)
+    person = None if uid is None else house.gate.peer(uid)
+    known: Principal = scope["rota.who"] if person is None else person
     return known
 
 
