@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rota.api.bodies import SMALL_BODY, STEP, Bodies, TooManyBytes
+from rota.api.bodies import SMALL_BODY, STEP, Bodies, Message, Terms, TooManyBytes
 from rota.api.guard import Guard
 from rota.api.house import CALLS_AT_ONCE, CALLS_PER_S, House
 from rota.api.limits import Buckets
@@ -284,6 +284,50 @@ class TestHeadsAlone:
             bodies.give("ann", 60)
             await waiting
             assert bodies.under_way == 50
+
+        story(told)
+
+    @staticmethod
+    async def send(bodies: Bodies, party: str, size: int, answered: asyncio.Event) -> None:
+        """Send a body in parts, and wait for its answer."""
+        left = size
+
+        async def receive() -> Message:
+            nonlocal left
+            await asyncio.sleep(0)
+            part = min(64 << 10, left)
+            left -= part
+            return {"type": "http.request", "body": b" " * part, "more_body": left > 0}
+
+        terms = Terms(party, size, 4 * MIB, 50_000, 90.0, lambda members: None)
+        async with bodies.incoming(receive, terms) as taken:
+            while (await taken())["more_body"]:
+                pass
+            await answered.wait()
+
+    def test_nor_is_the_only_body_of_a_party_shut_out_in_its_midst(self) -> None:
+        async def told() -> None:
+            bodies, answered, at_once = Bodies(of_one=2 * MIB, of_all=8 * MIB), asyncio.Event(), asyncio.Event()
+            at_once.set()
+            others = [
+                asyncio.create_task(self.send(bodies, f"other{number // 2}", MIB, answered)) for number in range(6)
+            ]
+            while bodies.under_way < 6 * MIB:
+                await asyncio.sleep(0)
+            await self.send(bodies, "ann", 4 * STEP, at_once)
+            answered.set()
+            await asyncio.gather(*others)
+            assert (bodies.under_way, bodies._begun) == (0, {})
+
+        story(told)
+
+    def test_bodies_that_are_half_read_do_not_all_wait_for_each_other(self) -> None:
+        async def told() -> None:
+            bodies, answered = Bodies(of_one=4 * MIB, of_all=16 * MIB), asyncio.Event()
+            answered.set()
+            parties = [f"party{number}" for number in range(4)]
+            await asyncio.gather(*(self.send(bodies, party, MIB, answered) for party in parties for _ in range(4)))
+            assert (bodies.under_way, bodies._begun) == (0, {})
 
         story(told)
 

@@ -3,9 +3,9 @@
 A body that is larger than SMALL_BODY has its bytes set aside before it is read, and keeps them until its request is
 answered: of its party's all that it may become, so that bodies of one party do not wait for each other half read, and
 of all parties' together a STEP at a time, as it comes: what is only announced takes no room from others. A part of all
-is kept for parties that have nothing under way. Where there is no room, reading waits: the client's own kernel then
-holds what it has to send. What a body
-costs to parse is paid for before it is parsed, and one with many members is worked on alone of its party.
+is kept for the oldest body of each party, so that nobody is shut out by others, and half-read bodies do not all wait
+for each other. Where there is no room, reading waits: the client's own kernel then holds what it has to send. What a
+body costs to parse is paid for before it is parsed, and one with many members is worked on alone of its party.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class _Wanted(NamedTuple):
     party: str
     whole: int  # bytes that the body may become; 0 = the party has them already
     come: int  # and those of them that are there
+    body: object | None  # which one it is
 
 
 class Bodies:
@@ -79,6 +80,7 @@ class Bodies:
         self._most_waiting_of_one, self._most_waiting = waiting_of_one, waiting
         self.under_way = 0  # bytes
         self._bytes: Counter[str] = Counter()  # by party
+        self._begun: dict[str, dict[object, None]] = {}  # bodies under way, by party, the oldest first
         self._waiting: OrderedDict[asyncio.Future[None], _Wanted] = OrderedDict()
         self._parsed: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # those in use, by party
 
@@ -91,10 +93,12 @@ class Bodies:
         finally:
             body.close()
 
-    async def take(self, party: str, count: int, within_s: float, come: int | None = None) -> None:
+    async def take(
+        self, party: str, count: int, within_s: float, come: int | None = None, body: object | None = None
+    ) -> None:
         """Set bytes aside, in order of arrival; raises TooManyBytes where there is no room within that time. `count` is
-        for the party, `come` (unless given, as many) for all."""
-        wanted = _Wanted(party, count, count if come is None else come)
+        for the party, `come` (unless given, as many) for all. `body`: for which one, until `end`."""
+        wanted = _Wanted(party, count, count if come is None else come, body)
         if count and sum(one.party == party for one in self._waiting.values()) >= self._most_waiting_of_one:
             raise self._refusal(party, of_one=True)
         if count and len(self._waiting) >= self._most_waiting:
@@ -119,19 +123,27 @@ class Bodies:
             del self._bytes[party]
         self._hand_out()
 
+    def end(self, party: str, body: object) -> None:
+        """Let the next body of a party be its oldest."""
+        begun = self._begun.get(party, {})
+        begun.pop(body, None)
+        if not begun:
+            self._begun.pop(party, None)
+
     def alone(self, party: str) -> asyncio.Lock:
         """For what one party does one at a time."""
         return self._parsed.setdefault(party, asyncio.Lock())
 
     def _hand_out(self) -> None:
         full: set[str] = set()  # parties whose next body does not fit: those after it wait for it
-        crowded = False  # parties that have some under way wait for others
-        for turn, (party, count, come) in list(self._waiting.items()):
+        crowded = False  # bodies beside a party's oldest wait for others
+        for turn, (party, count, come, body) in list(self._waiting.items()):
             if count and (party in full or self._bytes[party] + count > self._of_one):
                 full.add(party)
                 continue
-            has_some = party in self._bytes
-            if has_some and (crowded or self.under_way + come > self._for_others):
+            oldest = next(iter(self._begun.get(party, ())), None)
+            is_further = party in self._bytes and (body is None or body is not oldest)
+            if is_further and (crowded or self.under_way + come > self._for_others):
                 crowded = True
                 continue
             if self.under_way + come > self._of_all:
@@ -139,6 +151,8 @@ class Bodies:
             del self._waiting[turn]
             self.under_way += come
             self._bytes[party] += count
+            if body is not None:
+                self._begun.setdefault(party, {})[body] = None
             if not turn.done():
                 turn.set_result(None)
 
@@ -146,7 +160,7 @@ class Bodies:
         if of_one:
             had = f"{party} has {self._of_one >> 20} MiB of bodies under way, as many as one may"
             return TooManyBytes(429, f"{had}; wait for their answers before sending more")
-        return TooManyBytes(503, f"{self._of_all >> 20} MiB of bodies are under way, all there is room for; ask again")
+        return TooManyBytes(503, f"of {self._of_all >> 20} MiB for bodies under way no room is left now; ask again")
 
 
 class _Incoming:
@@ -175,6 +189,7 @@ class _Incoming:
         self._lock: asyncio.Lock | None = None
 
     def close(self) -> None:
+        self._bodies.end(self._terms.party, self)
         if self._taken:
             self._bodies.give(self._terms.party, self._taken, self._come)
             self._taken = self._come = 0
@@ -219,7 +234,7 @@ class _Incoming:
 
     async def _take(self, count: int, come: int) -> None:
         try:
-            await self._bodies.take(self._terms.party, count, self._terms.patience_s, come)
+            await self._bodies.take(self._terms.party, count, self._terms.patience_s, come, self)
         except TooManyBytes as error:
             raise HTTPException(error.status, str(error), {"Retry-After": "1"}) from None
         self._taken += count
