@@ -90,3 +90,11 @@ def test_a_job_that_takes_every_block_that_comes_free_keeps_no_cancel_from_being
     assert facts["ended"] == "failed"
     assert (facts["answers"], facts["canceled"]) == ([200], ["canceled"])
     assert (facts["answer of its own"], facts["greedy"], facts["held"]) == (200, "canceled", 0)
+
+
+@ROOT_ONLY
+def test_a_long_read_on_a_full_disk_stops_writing_no_longer_than_it_lasts(tmp_path: Path) -> None:
+    """While it lasts the log cannot begin anew, and comes to the end of its room."""
+    facts = on_a_disk(tmp_path, "size=16m", "long_reader")
+    assert facts["left"] == 0 and 0 < facts["stored"] < 1000, "the test means nothing otherwise"
+    assert facts["later"] == 50
