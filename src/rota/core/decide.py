@@ -42,7 +42,7 @@ from rota.core.resources import Placement, Slice
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
 from rota.core.turns import Entry, Turns
-from rota.core.underestimate import revised_at
+from rota.core.underestimate import looked_at_again, revised_ends
 from rota.core.usage import Load, Shares
 from rota.core.zones import EVERYWHERE, Zone, Zones
 
@@ -67,6 +67,7 @@ class _Pass:
         self.outside: Board | None = None  # what is left beside the reservation
         self.reserve: Reserve | None = None
         self.reserved_standing = 0.0  # of who has it
+        self.vague = False  # its moment rests on a run that is late
         self.profile: Profile | None = None  # under conservative backfill, from the first that cannot start
         self.newest: int | None = None  # of those that run, the last to have come
         self.starts: list[Start] = []
@@ -88,7 +89,7 @@ class _Pass:
         self.depth = self.policy.backfill_depth
         self.looked: dict[str, int] = {}  # runs of each user that used up depth
         self.tried: dict[str, int] = {}  # and those that used up tries
-        self.narrowed = False
+        self.used_up_depth = self.narrowed = False
         self.examined = 0
         self.stopped = False
         self.headroom = Headroom(snap)
@@ -102,7 +103,7 @@ class _Pass:
         while first and self.room > 0 and not self.stopped:
             if needs_gpu and self.used_up():
                 break
-            if self.depth < 0 and not self.narrowed:
+            if self.used_up_depth and not self.narrowed:
                 first = self.narrow(lines, first)
                 continue
             (standing, key, run_id, lane, at), shape = heappop(first)
@@ -195,10 +196,15 @@ class _Pass:
         """Count a run that is looked at behind the reservation. False = that is enough of this user's."""
         self.depth -= 1
         looked = self.looked[user] = self.looked.get(user, 0) + 1
-        if self.depth >= 0 or looked <= min(LOOKS_OF_EACH, self.policy.backfill_depth):
-            return True
+        return self.depth >= 0 or looked <= min(LOOKS_OF_EACH, self.policy.backfill_depth)
+
+    def had_enough(self, user: str) -> bool:
+        """Count a run that is looked at; True = no more of this user's runs are, and the depth is used up."""
+        if self.look(user):
+            return False
         self.closed.add(user)
-        return False
+        self.used_up_depth = True
+        return True
 
     def look_further(self, user: str) -> bool:
         """One could not be placed. The next of its lane is of the same shape; it fares better only where GPUs are
@@ -213,6 +219,8 @@ class _Pass:
         able = self.ordering is Ordering.AUTO and self.policy.preemption and run.saves and run.spec.stoppable
         if not able or self.reserve is None:
             return able
+        if self.vague:  # the moment may come at once, and a stop costs more than it brought
+            return False
         head, ahead = self.snap.runs[self.reserve.run_id], self.reserve.at - self.snap.now
         if run.priority > head.priority or ahead < self.policy.min_run_s:  # nobody can stop it sooner
             return False
@@ -229,7 +237,7 @@ class _Pass:
         """Behind the reservation: only what does not delay it."""
         assert self.reserve is not None
         assert self.outside is not None
-        if not self.look(lane.user):
+        if self.had_enough(lane.user):
             return False
         where = (lane.shape, zone)
         if where in self.unplaceable:
@@ -285,6 +293,7 @@ class _Pass:
             self.reserve = reserve(self.snap, self.board, run, self.ends, self.zones, yielding=yielding, spare=spare)
             if self.reserve is not None:
                 self.outside = outside(self.board, self.reserve)
+                self.vague = self.reserve.at in revised_ends(self.snap).values()
                 # it will need its user's share of the limits then: those who pass must leave it that
                 load = self.load[run.user] = self.load_of(run.user).copy()
                 load.running += 1
@@ -305,7 +314,7 @@ class _Pass:
             self.profile = Profile(self.snap, self.zones, self.ends, {victim.run_id for victim in self.preempts})
         if self.reserve is not None and self.profile.over():
             return False
-        if not self.look(run.user):
+        if self.had_enough(run.user):
             return False
         booked = self.profile.book(run)
         if booked is None:
@@ -377,7 +386,7 @@ class _Pass:
     def look_again_at(self) -> float | None:
         moments = [self.left_alone_until]
         if self.reserve is not None:
-            moments += [given_up(self.snap)[1], revised_at(self.snap)]
+            moments += [given_up(self.snap)[1], looked_at_again(self.snap, self.reserve.at)]
         if self.headroom.until is not None:
             moments.append(self.headroom.until)
         if self.stopping is not None:

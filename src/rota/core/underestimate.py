@@ -14,11 +14,12 @@ from rota.core.grace import PROMPT_S, kill_at
 from rota.core.snapshot import Snapshot
 
 LEAST_S = 60.0  # a shorter time would let nobody pass, and a pass would be made more often
+SOON_S = 1e-3
 
 
 def revised_ends(snap: Snapshot) -> dict[str, float]:
     """Return the runs that are past their expected end, and when each is expected to end now. A run that was asked to
-    end is not among them: its grace bounds it (overdue.py)."""
+    end, or is past its limit, is not among them: its grace bounds it (overdue.py)."""
     found = {}
     for end, run_id in snap.timeline:
         late_s = snap.now - end
@@ -28,16 +29,20 @@ def revised_ends(snap: Snapshot) -> dict[str, float]:
         if run.attempt is None or run.attempt.stop is not None:
             continue
         killed_at = kill_at(snap.policy, run)
-        later = snap.now + max(LEAST_S, late_s)
-        found[run_id] = later if killed_at is None else max(snap.now, min(later, killed_at))
+        if killed_at is None or killed_at > snap.now:
+            later = snap.now + max(LEAST_S, late_s)
+            found[run_id] = later if killed_at is None else min(later, killed_at)
     return found
 
 
-def revised_at(snap: Snapshot) -> float:
-    """Return when the plan has to be made anew, because a run that was expected to have ended may not have."""
-    # one that is past its kill has no later moment, and the server asks it to end
-    soonest = min((end for end in revised_ends(snap).values() if end > snap.now), default=math.inf)
+def looked_at_again(snap: Snapshot, reserved_at: float) -> float:
+    """Return when a plan with a reservation for that moment has to be made anew: by then a run on whose end it counts
+    may be late."""
+    if reserved_at > snap.now:
+        return reserved_at + PROMPT_S + SOON_S
     for end, _ in snap.timeline:
+        if end > snap.now:
+            break
         if snap.now - end <= PROMPT_S:
-            return min(soonest, end + PROMPT_S + 1e-3)
-    return soonest
+            return end + PROMPT_S + SOON_S
+    return math.inf
