@@ -139,3 +139,26 @@ def test_a_record_on_a_full_disk_takes_no_file_but_a_spare_one(tmp_path: Path, m
         assert records.publish(str(data), str(where), "one", b"{}")
         assert records.read(str(where / "one")) == {} and not (data / "spare" / "0").exists()
     assert [path.read_bytes() for path in foreign] == before
+
+
+def test_a_spare_file_without_blocks_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of the data directory may have holes where the spare files had blocks."""
+    pool = tmp_path / "spare"
+    pool.mkdir()
+    hollow = [pool / name for name in "012"]
+    for path in hollow:
+        path.touch(0o600)
+        os.truncate(path, records.SPARE_BYTES)
+    records.make_spare(str(pool / "whole"))
+    monkeypatch.setattr(os, "listdir", lambda _: ["0", "1", "whole", "2"])
+    real = records._write
+
+    def full(path: str, content: bytes, flags: int, *, durable: bool) -> None:
+        if flags & os.O_CREAT or not os.stat(path).st_blocks:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, content, flags, durable=durable)
+
+    monkeypatch.setattr(records, "_write", full)
+    assert records.publish(str(tmp_path), str(tmp_path), "one", b'{"n": 1}')
+    assert records.read(str(tmp_path / "one")) == {"n": 1}
+    assert [path.exists() for path in hollow] == [False, False, True], "it is of no use where it is, either"

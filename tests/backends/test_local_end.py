@@ -99,6 +99,20 @@ def test_a_polite_end_reaches_every_process_and_a_message_only_the_program(
     assert said("helper TERM", second)
 
 
+def test_a_stop_that_is_repeated_writes_nothing(rig: LocalRig, backend: LocalBackend, reports: Reports) -> None:
+    """On a full disk each record takes one of a hundred spare files, and a stop is repeated every few seconds."""
+    order = rig.order("ignore TERM")
+    backend.launch(order)
+    wait_for(lambda: b"deaf" in backend.read_log(order.attempt_id, 0, 100).content, "it runs")
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGTERM, 300.0))
+    written = rig.path(order.attempt_id, "stop").stat()
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGTERM, 300.0))
+    again = rig.path(order.attempt_id, "stop").stat()
+    assert (again.st_ino, again.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED, "another one is written, and obeyed"
+
+
 def test_a_stopped_process_is_cancelled_too(rig: LocalRig, backend: LocalBackend, reports: Reports) -> None:
     order = rig.order("last for ever")
     backend.launch(order)

@@ -157,7 +157,9 @@ class LocalBackend:
                 "grace_s": order.grace_s,
                 "saves": order.saves,
             }
-            records.publish(self._root, directory, "stop", records.dump(content))
+            # It is ordered again every few seconds, and on a full disk each record takes a spare file.
+            if records.read(f"{directory}/stop") != content:
+                records.publish(self._root, directory, "stop", records.dump(content))
             # The shim records its pid and then looks for a stop; we the other way round. One of the two sees the other.
             sight = claims.look(self._root, name)
             # A job of the server's own account can stop its supervisor, even before that has recorded its pid.

@@ -201,8 +201,14 @@ def _take(spare: str, temporary: str, content: bytes, *, durable: bool) -> bool:
         os.rename(spare, temporary)
     except OSError:
         return False
-    # All of it: what is shorter would have to be cut, and JSON may end in spaces.
-    _write(temporary, content.ljust(SPARE_BYTES), 0, durable=durable)
+    try:
+        # All of it: what is shorter would have to be cut, and JSON may end in spaces.
+        _write(temporary, content.ljust(SPARE_BYTES), 0, durable=durable)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        os.unlink(temporary)  # it has holes, as the copy of a spare file may
+        return False
     return True
 
 
