@@ -444,3 +444,32 @@ def test_what_is_no_lease_door_is_69(box: Lab, answer: bytes) -> None:
     code, out, said = scripted(box, answer)
     assert (code, out) == (69, "")
     assert said.count("\n") == 1
+
+
+ODD_IDS = ["../.profile", "/etc/x", ".", "..", ".hidden", "", "a" * 65, "a\nb", "a b", "-o", 5.5, True, None, ["x"]]
+ODD_GPUS = ["0,1;reboot", "0, 1", ",", "0,", "GPU-", "../0", "0\n1", "0" * 9, "all"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [*({"job_id": odd, "gpus": "0"} for odd in ODD_IDS), *({"job_id": "0123456789ab", "gpus": odd} for odd in ODD_GPUS)],
+    ids=repr,
+)
+def test_a_grant_that_does_not_look_like_one_is_not_acted_on(box: Lab, answer: dict[str, Any]) -> None:
+    """The id goes into names of files, and both into variables of the command."""
+    code, out, said = scripted(box, ok(answer))
+    assert (code, out) == (69, "")
+    assert "no grant of GPUs" in said
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"job_id": "7b0c5c8e-5f0e-4f8e-9a3c-0d2f4b6a8c1e", "gpus": "0,1,15"},
+        {"job_id": 17, "gpus": "GPU-8f6d1c2e-0a1b-4c3d-9e8f-001122334455"},
+        {"job_id": "job_1.2", "gpus": ""},
+    ],
+    ids=repr,
+)
+def test_ids_and_gpus_of_other_schedulers_will_do(box: Lab, answer: dict[str, Any]) -> None:
+    assert scripted(box, ok(answer))[:2] == (0, f"{answer['gpus']}\n")

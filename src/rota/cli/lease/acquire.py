@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ SHOWN = 2000  # characters of the command that others get to see
 LOOK_S = 1.0  # between two looks at the progress
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 FIRST_TIME_NAMESPACE, FIRST_PID_NAMESPACE = "time:[4026531834]", "pid:[4026531836]"  # of the machine itself
+JOB_ID = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"  # ours, and those of other lease servers
+GPU = r"(?:[0-9]{1,5}|(?:GPU|MIG)-[0-9A-Fa-f/-]{1,100})"
 LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -152,7 +155,7 @@ def _out_of_time(deadline: float | None) -> None:
 
 
 def _grant(status: int, value: Any) -> Grant:
-    if status == 200 and isinstance(value, dict) and isinstance(value.get("gpus"), str) and "job_id" in value:
+    if status == 200 and isinstance(value, dict) and _looks_like_grant(value):
         return Grant(str(value["job_id"]), value["gpus"])
     said = _said(value)
     if status in (401, 403):
@@ -168,6 +171,14 @@ def _grant(status: int, value: Any) -> Grant:
     if status >= 400 or said:
         raise Failed(REFUSED, f"refused{said or f' with status {status}'}")
     raise Failed(UNREACHABLE, "the server's answer is no grant of GPUs; is the address that of a lease door?")
+
+
+def _looks_like_grant(value: dict[str, Any]) -> bool:
+    """Both go into variables of the command, and the id into names of files as well."""
+    gpus, job_id = value.get("gpus"), value.get("job_id")
+    if not isinstance(gpus, str) or isinstance(job_id, bool) or not isinstance(job_id, str | int):
+        return False
+    return re.fullmatch(JOB_ID, str(job_id)) is not None and re.fullmatch(f"(?:{GPU}(?:,{GPU})*)?", gpus) is not None
 
 
 def _said(value: Any) -> str:
