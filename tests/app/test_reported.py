@@ -13,8 +13,9 @@ from rota.app.errors import Forbidden, Invalid, NotFound
 from rota.app.ports import Absent
 from rota.core import events as e
 from rota.core.check import check
+from rota.core.policy import Limits
 from rota.core.run import ENDED, TABLE, WAITING, Cause, Dependency, Run, RunState, When
-from tests.app.house import ANN, BOB, ROOT, House
+from tests.app.house import ANN, BOB, ROOT, House, with_policy
 
 S = RunState
 MARK = "this line must never run"
@@ -183,6 +184,27 @@ def test_those_who_wait_for_it_go_on_or_end_with_it(house):
     assert house.wait(after_good).state is S.SUCCEEDED
     assert house.wait(anyway).state is S.SUCCEEDED
     assert house.wait(after_bad).state is S.CANCELLED
+
+
+def test_it_takes_nothing_of_the_number_of_runs_that_may_be_active(house):
+    with_policy(house, max_concurrent=2, user_limits={"ann": Limits(running=1)})
+    for _ in range(3):
+        tell(house, waiting(house, preemptible=True), S.RUNNING)
+    assert house.wait(house.submit("true", who=BOB)).state is S.SUCCEEDED
+    assert house.wait(house.submit("true", who=ANN)).state is S.SUCCEEDED
+    assert house.loop.window.counts()[S.RUNNING] == 3, "they are shown as running all the same"
+
+
+def test_it_can_neither_be_stopped_for_others_nor_counts_in_a_plan(house):
+    away = waiting(house, preemptible=True, group="sweep")
+    tell(house, away, S.RUNNING)
+    state = house.rota.ask(lambda state, now: state.fork())
+    assert (state.active, list(state.timeline), list(state.stoppable), state.load) == (0, [], [], {})
+    assert (list(state.elsewhere), state.groups) == ([away], {"sweep": 1})
+    behind = house.submit("true", depends_on=(Dependency(away),), time_limit_s=60.0)
+    assert house.rota.eta(behind) is not None, "it is expected to end all the same"
+    tell(house, away, S.SUCCEEDED)
+    assert house.rota.ask(lambda state, now: (list(state.elsewhere), state.groups)) == ([], {})
 
 
 def test_it_does_not_stand_in_the_way_of_nodes(house):

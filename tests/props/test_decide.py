@@ -87,7 +87,7 @@ def all_or_nothing(request: Request, placement: Placement) -> None:
 def within_limits(state: State, plan: Plan) -> None:
     runs, gpus = Counter[str](), Counter[str]()
     for run in state.runs.values():
-        if run.attempt is not None:
+        if run.attempt is not None and not run.attempt.reported:  # else it is carried elsewhere
             runs[run.user] += 1
             gpus[run.user] += gpu_count(run.attempt.placement)
     active = runs.total()

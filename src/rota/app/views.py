@@ -128,7 +128,7 @@ class Window:
             self.active: dict[str, None] = {}  # in the order of their start
             self.held: dict[str, None] = {}
             self.lines: Lines = {}
-            self.people: Counter[str] = Counter()  # how many live runs each person has
+            self.people: Counter[str] = Counter()  # how many live runs each person has here
             self.archived: set[str] = set()
             self.policy = state.policy
             self._nodes_changed = -1
@@ -212,7 +212,8 @@ class Window:
 
     def _add(self, run: Run) -> None:
         self.runs[run.id] = run
-        self.people[run.user] += 1
+        if not run.is_elsewhere:
+            self.people[run.user] += 1
         if run.archived_at is not None:
             self.archived.add(run.id)
         self._stand(run)
@@ -232,9 +233,10 @@ class Window:
 
     def _remove(self, run: Run, becomes: Run) -> None:
         self.archived.discard(run.id)
-        self.people[run.user] -= 1
-        if not self.people[run.user]:
-            del self.people[run.user]
+        if not run.is_elsewhere:
+            self.people[run.user] -= 1
+            if not self.people[run.user]:
+                del self.people[run.user]
         if run.state is RunState.QUEUED:
             lane = (run.user, order.band(self.policy, run))
             line = self.lines[lane]

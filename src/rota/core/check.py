@@ -18,14 +18,16 @@ from rota.core.weight import Weights
 
 def check(state: State) -> list[str]:
     waiting = [run for run in state.runs.values() if run.state in WAITING]
-    active = [run for run in state.runs.values() if run.state in ACTIVE]
+    everywhere = [run for run in state.runs.values() if run.state in ACTIVE]
+    active = [run for run in everywhere if not run.is_elsewhere]
     return [
         *_runs(state),
         *_ledger(state),
         *_counts(state, waiting, active),
+        *_elsewhere(state, everywhere),
         *_queue(state, waiting),
         *_loads(state, [*waiting, *active]),
-        *_weights(state, [*waiting, *active]),
+        *_weights(state, [*waiting, *everywhere]),
         *_reservations(state),
     ]
 
@@ -89,9 +91,6 @@ def _counts(state: State, waiting: list[Run], active: list[Run]) -> Iterator[str
         yield f"counts {state.waiting} waiting, {state.active} active; {len(waiting)} and {len(active)} there"
     if state.held != (held := sum(run.state is RunState.HELD for run in waiting)):
         yield f"counts {state.held} held; {held} there"
-    groups = Counter(run.spec.group for run in active if run.spec.group)
-    if state.groups != groups:
-        yield f"groups {state.groups}; {dict(groups)} there"
     if any(cap < 1 for cap in state.caps.values()):
         yield f"caps that let nobody start: {state.caps}"
     ends = sorted((run.attempt.expected_end, run.id) for run in active if run.attempt)
@@ -105,6 +104,19 @@ def _counts(state: State, waiting: list[Run], active: list[Run]) -> Iterator[str
             dependents.setdefault(dependency.run_id, set()).add(run.id)
     if state.dependents != dependents:
         yield "the dependents are not those that wait"
+
+
+def _elsewhere(state: State, everywhere: list[Run]) -> Iterator[str]:
+    """What is carried elsewhere is apart, but counts in its group."""
+    elsewhere = {run.id for run in everywhere if run.is_elsewhere}
+    if state.elsewhere.keys() != elsewhere:
+        yield f"elsewhere {list(state.elsewhere)}; {sorted(elsewhere)} there"
+    stoppable = {run.id for run in everywhere if run.spec.stoppable} - elsewhere
+    if state.stoppable.keys() != stoppable:
+        yield f"may be stopped {list(state.stoppable)}; {sorted(stoppable)} there"
+    groups = Counter(run.spec.group for run in everywhere if run.spec.group)
+    if state.groups != groups:
+        yield f"groups {state.groups}; {dict(groups)} there"
 
 
 def _queue(state: State, waiting: list[Run]) -> Iterator[str]:

@@ -232,6 +232,11 @@ class Run:
     belief: tuple[float, ...] = ()  # how long it may take, as points: see belief.py; () = as declared
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Somebody else carries its live attempt and reports on it."""
+        return self.attempt is not None and self.attempt.reported
+
+    @property
     def saves(self) -> bool:
         """Its work outlives a stop: it says so, and did not prove otherwise when it was stopped last."""
         if not self.spec.saves or not self.past:

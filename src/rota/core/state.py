@@ -53,13 +53,16 @@ class State:
         self.delayed: list[tuple[float, str]] = []  # queued, backing off until then
         self.woken = 0  # how many have ever come out of it
         self.dependents: dict[str, set[str]] = {}  # run id -> who waits for it
+        # active runs are those with an attempt of this house. Those that are carried elsewhere are apart: they hold and
+        # want nothing here, so they must not count against anybody's limits
+        self.elsewhere: dict[str, None] = {}
         self.timeline = Timeline()  # active runs by expected end
         self.stoppable: dict[str, None] = {}  # active runs that said they may be stopped, in the order they started
         self.fillers = 0  # of them
         self.calendar: tuple[Reservation, ...] = ()  # the reservations, by start
         self.load: dict[str, Load] = {}
         self.weights = Weights()  # bytes of each person's live specs
-        self.groups: dict[str, int] = {}  # group -> how many of its runs are active
+        self.groups: dict[str, int] = {}  # group -> how many of its runs are active, here or elsewhere
         self.active = 0
         self.waiting = 0
         self.held = 0  # of those that wait
@@ -101,6 +104,10 @@ class State:
     def _index(self, run: Run) -> None:
         if run.state in ENDED:
             return
+        if run.is_elsewhere:
+            self.elsewhere[run.id] = None
+            self._join_group(run.spec.group)
+            return
         load = self.load.get(run.user)
         if load is None:
             load = self.load[run.user] = Load()
@@ -110,8 +117,7 @@ class State:
             load.running += 1
             load.gpus += gpu_count(attempt.placement)
             self.active += 1
-            if run.spec.group:
-                self.groups[run.spec.group] = self.groups.get(run.spec.group, 0) + 1
+            self._join_group(run.spec.group)
             self.timeline.put(run.id, attempt.expected_end, attempt.placement)
             if run.spec.stoppable:
                 self.stoppable[run.id] = None
@@ -137,14 +143,17 @@ class State:
     def _unindex(self, run: Run) -> None:
         if run.state in ENDED:
             return
+        if run.is_elsewhere:
+            del self.elsewhere[run.id]
+            self._leave_group(run.spec.group)
+            return
         load = self.load[run.user]
         if run.state in ACTIVE:
             assert run.attempt is not None
             load.running -= 1
             load.gpus -= gpu_count(run.attempt.placement)
             self.active -= 1
-            if run.spec.group:
-                self._leave_group(run.spec.group)
+            self._leave_group(run.spec.group)
             self.timeline.drop(run.id)
             if run.id in self.stoppable:
                 del self.stoppable[run.id]
@@ -162,10 +171,15 @@ class State:
         if not (load.queued or load.running):
             del self.load[run.user]
 
+    def _join_group(self, group: str) -> None:
+        if group:
+            self.groups[group] = self.groups.get(group, 0) + 1
+
     def _leave_group(self, group: str) -> None:
-        self.groups[group] -= 1
-        if not self.groups[group]:
-            del self.groups[group]
+        if group:
+            self.groups[group] -= 1
+            if not self.groups[group]:
+                del self.groups[group]
 
     def _drop_dependent(self, dependency: str, run_id: str) -> None:
         waiters = self.dependents.get(dependency)
@@ -283,7 +297,7 @@ class State:
         twin.queue = self.queue.copy()
         twin.delayed = list(self.delayed)
         twin.dependents = {key: set(waiters) for key, waiters in self.dependents.items()}
-        twin.timeline = self.timeline.copy()
+        twin.timeline, twin.elsewhere = self.timeline.copy(), dict(self.elsewhere)
         twin.stoppable, twin.fillers = dict(self.stoppable), self.fillers
         twin.weights = self.weights.copy()
         twin.load = {user: load.copy() for user, load in self.load.items()}

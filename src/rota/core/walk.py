@@ -44,7 +44,8 @@ class Walk:
         self._least = pass_cost(self.world)
         self._look_again: float | None = None
         # a stop brings an end forward; inf = it outlived its kill
-        self._due = {run_id: self._end_of(self.world.runs[run_id]) for _, run_id in self.world.timeline}
+        active = [*(run_id for _, run_id in self.world.timeline), *self.world.elsewhere]
+        self._due = {run_id: self._end_of(self.world.runs[run_id]) for run_id in active}
         self._ends = [(end, run_id) for run_id, end in self._due.items() if end < math.inf]
         heapify(self._ends)
 

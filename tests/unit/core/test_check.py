@@ -132,6 +132,8 @@ DAMAGES: dict[str, tuple[Callable[[State], object], str]] = {
     "one too many waiting": (bump("waiting"), "counts"),
     "one too few active": (bump("active", -1), "counts"),
     "one too many held": (bump("held"), "held"),
+    "a run here that is elsewhere": (lambda s: s.elsewhere.update({RUNNING: None}), "elsewhere"),
+    "a run that may be stopped and is not there": (lambda s: s.stoppable.update({QUEUED: None}), "may be stopped"),
     "a group with a ghost": (lambda s: s.groups.update(s1=1), "groups"),
     "a cap that lets nobody start": (lambda s: s.caps.update(s1=0), "caps"),
     "a run in the lane of another group": (lambda s: move_lane(s, "s1"), "lane of group 's1'"),

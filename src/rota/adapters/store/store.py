@@ -92,7 +92,7 @@ class SqlStore:
         epoch = self._writer.epoch
         if epoch is None:
             raise Fenced("this server has not begun an epoch")
-        live = state.waiting + state.active
+        live = state.waiting + state.active + len(state.elsewhere)
         sum_ = rows.head_sum(epoch, state.version, state.at, state.next_seq, live)
         return (state.version, state.at, state.next_seq, live, sum_, epoch, before)
 
