@@ -6,18 +6,20 @@ import http.client
 import json
 import os
 import pwd
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rota.api.follow import Place
-from rota.api.render.links import links, wandb_dir
+from rota.api.render.links import MOST_KEPT, TAIL_BYTES, Kept, links, wandb_dir
 from rota.api.render.text import page
 from rota.app.ports import LogChunk
 from tests.app.house import PATIENCE_S, until
@@ -190,22 +192,63 @@ def test_what_a_run_leaves_behind(server: Server) -> None:
     assert server.get(f"/runs/{server.post('/runs', {'name': 'b', 'command': 'true'}).ok()['id']}/artifacts").ok() == []
 
 
-def test_links_are_found_and_no_log_makes_the_search_long() -> None:
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "http://",
+        "http://a",
+        "http://wandb",
+        "http://" + "wandb" * 40 + " ",
+        "http://" + "wandb" * 20 + "w" * 100 + ":12345 ",
+        "http://" + "/#/experiments" * 20,
+        "http://" + "a" * 190 + "/#/experiments/",
+        "TensorBoard a at http://" + "a" * 200 + " ",
+        "Run data is saved locally in",
+    ],
+)
+def test_no_log_makes_the_search_for_links_long(hostile: str) -> None:
+    """It is made with the interpreter held: everybody waits for it. What a plain search takes is the measure, as this
+    machine may be busy."""
+    tail = (hostile * TAIL_BYTES)[:TAIL_BYTES].encode()
+
+    def took(search: Callable[[bytes], object]) -> float:
+        began = time.thread_time()
+        search(tail)
+        return time.thread_time() - began
+
+    plain = min(took(lambda tail: [re.search(b"no", tail[at:]) for at in range(0, TAIL_BYTES, 200)]) for _ in range(5))
+    assert min(took(links) for _ in range(5)) < plain
+    assert links(tail) == []
+
+
+def test_what_was_found_in_a_tail_is_kept() -> None:
+    kept, tail = Kept(), b"https://wandb.ai/a Run data is saved locally in x"
+    found = kept.search(tail)
+    assert found == ([{"kind": "wandb", "url": "https://wandb.ai/a"}], "x")
+    assert kept.search(bytes(tail)) is found
+    for number in range(MOST_KEPT):
+        kept.search(b"%d" % number)
+    assert kept.search(tail) is not found
+
+
+def test_links_are_found() -> None:
     text = (
         "wandb: View run at https://wandb.ai/a/b/runs/c\n"
         "\x1b[1mhttp://wandb.lab:8080/a/b\x1b[0m and 'http://mlflow.lab:5000/#/experiments/3/runs/0af1'\n"
         "TensorBoard 2.15.1 at http://localhost:6006/ (Press CTRL+C to quit)\njavascript:alert(1) file:///etc/passwd\n"
     )
-    assert [(one["kind"], one["url"]) for one in links(text)] == [
+    assert [(one["kind"], one["url"]) for one in links(text.encode())] == [
         ("wandb", "https://wandb.ai/a/b/runs/c"),
         ("wandb", "http://wandb.lab:8080/a/b"),
         ("mlflow", "http://mlflow.lab:5000/#/experiments/3/runs/0af1"),
         ("tensorboard", "http://localhost:6006/"),
     ]
-    assert links("http://" * 10_000) == []
-    assert len(links("".join(f"https://wandb.ai/{n}\n" for n in range(1000)))) <= 12
-    assert wandb_dir("no such words", "/w") is None
-    assert wandb_dir("Run data is saved locally in /data/x", "/w") == "/data/x"
+    assert len(links(b"".join(b"https://wandb.ai/%d\n" % n for n in range(1000)))) <= 12
+    assert links("wandb: sees über\n".encode() * 3000 + "https://wandb.ai/ü/b".encode()) == [
+        {"kind": "wandb", "url": "https://wandb.ai/ü/b"}
+    ]
+    assert wandb_dir(b"no such words", "/w") is None
+    assert wandb_dir(b"Run data is saved locally in /data/x", "/w") == "/data/x"
     assert Place.read("2.17") == Place(2, 17)
     assert Place.read("2") is Place.read("-1.5") is Place.read(None) is None
 

@@ -18,6 +18,7 @@ from rota.api.hub import Hub
 from rota.api.limits import Buckets
 from rota.api.looks import lookers
 from rota.api.read_slots import CHANGES_AT_A_TIME, FILES_AT_A_TIME, ReadSlots
+from rota.api.render.links import Kept
 from rota.api.trials import lookup_threads, sweep_threads, trial_threads
 from rota.api.turns import Turns
 from rota.app.authz import Principal, Role
@@ -56,6 +57,7 @@ class House:
     trials: FileReads = field(default_factory=trial_threads)
     sweeps: FileReads = field(default_factory=sweep_threads)
     lookups: FileReads = field(default_factory=lookup_threads)
+    tails: Kept = field(default_factory=Kept)
     reads: ReadSlots = field(default_factory=ReadSlots)
     file_reads: ReadSlots = field(default_factory=lambda: ReadSlots("reads of files", FILES_AT_A_TIME))
     changes: ReadSlots = field(default_factory=lambda: ReadSlots("changes", CHANGES_AT_A_TIME))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.api.house import House
-from rota.api.render.links import TAIL_BYTES, links, wandb_dir
+from rota.api.render.links import TAIL_BYTES, in_workdir
 from rota.api.render.overdue import overdue_of, without
 from rota.api.render.reservation import note_of
 from rota.api.render.run import Renderer
@@ -51,8 +51,9 @@ async def from_log(house: House, run: Run) -> dict[str, Any]:
     """What of a run is only found at the end of its log; nothing where that cannot be read just now."""
 
     def search() -> dict[str, Any]:
-        text = tail(house, run.id)
-        return {"links": links(text), "wandb_dir": wandb_dir(text, run.spec.workdir)}
+        found = house.tails.search(tail(house, run.id))
+        named = found.wandb_dir and in_workdir(found.wandb_dir, run.spec.workdir)
+        return {"links": found.links, "wandb_dir": named}
 
     try:
         return await house.files.read(run.id, search) if run.attempts_made else NOTHING
@@ -60,12 +61,12 @@ async def from_log(house: House, run: Run) -> dict[str, Any]:
         return NOTHING
 
 
-def tail(house: House, run_id: str) -> str:
-    """The end of the newest log; "" where it cannot be opened just now."""
+def tail(house: House, run_id: str) -> bytes:
+    """The end of the newest log; nothing where it cannot be opened just now."""
     try:
-        return house.service.log(run_id, -TAIL_BYTES, TAIL_BYTES).content.decode("utf-8", "replace")
+        return house.service.log(run_id, -TAIL_BYTES, TAIL_BYTES).content
     except FileBusy:
-        return ""
+        return b""
 
 
 def why_it_waits(house: House, who: Principal, run: Run) -> dict[str, Any]:
