@@ -419,3 +419,25 @@ def test_what_differs_between_runs_is_told_from_what_they_share(store: SqlStore)
     assert {run.id: run.spec for run in store.runs(RunFilter())} == wanted
     for run_id, spec in wanted.items():
         assert (found := store.run(run_id)) is not None and found.spec == spec
+
+
+def test_room_for_a_full_disk_changes_nothing_that_is_stored(store: SqlStore) -> None:
+    house = House(store)
+    cluster(house)
+    house.submit()
+    house.commit()
+    for size in (1 << 20, 1 << 18):
+        store.keep_room(house.state, size)
+        house.submit()
+        house.commit()
+    assert len(store.load().runs) == len(store.replay().runs) == 3
+
+
+def test_a_server_that_was_fenced_off_makes_no_room(store: SqlStore, where: str, opener: Opener) -> None:
+    house = House(store)
+    house.commit()
+    if where.startswith("postgresql"):
+        pytest.skip("a database elsewhere needs no room of ours")
+    House(opener(where))
+    with pytest.raises(Fenced):
+        store.keep_room(house.state, 1 << 20)
