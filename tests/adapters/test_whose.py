@@ -19,6 +19,7 @@ from rota.adapters import connections
 from rota.adapters.backends import inside, procs
 from rota.adapters.connections import peer_attempt, peer_uid, uid_at
 from rota.adapters.processes import is_persons
+from tests.backends.helpers import wait_for
 
 ATTEMPT = "0123456789ab-1"
 OWN_LOOKS = 20  # at the test itself and what stands above it, and at its groups and its mark
@@ -242,8 +243,9 @@ class TestInside:
     def test_a_mark_tells_which(self, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
         for mark in (ATTEMPT, "nonsense"):
             env = {"A": "x" * 5000, procs.MARKER: mark, "PATH": os.environ["PATH"]}
-            # no shell that becomes it: in the middle of an exec a process has no environment to read
             started.append(subprocess.Popen(["sleep", "1000"], env=env))
+            # in the middle of an exec, which Popen does not wait for to its end, a process has no environment to read
+            wait_for(lambda pid=started[-1].pid: Path(f"/proc/{pid}/environ").read_bytes(), "its environment")
         assert inside.attempt_of(started[0].pid) == ATTEMPT
         assert inside.attempt_of(started[1].pid) == inside.UNKNOWN
         monkeypatch.setenv(procs.MARKER, ATTEMPT)

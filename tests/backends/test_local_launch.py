@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import pwd
+import re
 import signal
 import sys
 import threading
@@ -41,6 +42,7 @@ def test_the_environment_is_exactly_the_orders(
     order, _ = run(rig, backend, reports, "env", "-0", env=env, tasks=(Task("here", (), {"A": "2"}),))
     raw = backend.read_log(order.attempt_id, 0, 1 << 20).content
     got = dict(item.split(b"=", 1) for item in raw.split(b"\0") if item)
+    assert re.fullmatch(rb"[0-9a-f]{16}", got.pop(b"ROTA_INSTALLATION_ID")), "which server's it is"
     assert got == {
         b"PATH": b"/usr/bin:/bin",
         b"A": b"2",

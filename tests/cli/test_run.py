@@ -452,7 +452,10 @@ ODD_GPUS = ["0,1;reboot", "0, 1", ",", "0,", "GPU-", "../0", "0\n1", "0" * 9, "a
 
 @pytest.mark.parametrize(
     "answer",
-    [*({"job_id": odd, "gpus": "0"} for odd in ODD_IDS), *({"job_id": "0123456789ab", "gpus": odd} for odd in ODD_GPUS)],
+    [
+        *({"job_id": odd, "gpus": "0"} for odd in ODD_IDS),
+        *({"job_id": "0123456789ab", "gpus": odd} for odd in ODD_GPUS),
+    ],
     ids=repr,
 )
 def test_a_grant_that_does_not_look_like_one_is_not_acted_on(box: Lab, answer: dict[str, Any]) -> None:
