@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,14 +176,65 @@ def test_a_tree_that_takes_too_long_to_remove_keeps_no_other_from_being_removed(
 ) -> None:
     for name in (ONE, TWO, THREE):
         (root / name).mkdir()
-    remove = shutil.rmtree
+    run = subprocess.run
 
-    def slow(path: str) -> None:
-        if path.endswith(TWO):
+    def slow(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if argv[-1].endswith(TWO):
             raise subprocess.TimeoutExpired("rm", 600)
-        remove(path)
+        return run(argv, **options)
 
-    slow.avoids_symlink_attacks = True  # type: ignore[attr-defined]
-    monkeypatch.setattr(shutil, "rmtree", slow)
+    monkeypatch.setattr(subprocess, "run", slow)
     assert CheckpointFiles(root).purge(5e9, lambda run_id: True) == 2
     assert [path.name for path in root.iterdir()] == [TWO]
+
+
+def long_names(path: Path, levels: int, count: int) -> None:
+    """Directories in each other, each with so many links to one file. A name that is no UTF-8 and has one letter of
+    four bytes takes Python a kilobyte as text."""
+    path.mkdir()
+    where = os.fsencode(path)
+    for _ in range(levels):
+        first = where + b"/" + b"\xf0\x9f\x98\x80" + b"\xff" * 240
+        with open(first, "xb"):
+            pass
+        for number in range(1, count):
+            os.link(first, first + b"%05d" % number)
+        where += b"/!"
+        os.mkdir(where)
+
+
+def test_names_that_cost_their_owner_nothing_take_little_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_size, "MOST_KEPT", 1 << 20, raising=False)
+    long_names(root / ONE, 6, 3000)
+    with peak_memory() as peak:
+        size = dict(CheckpointFiles(root).sizes())[ONE] or 0
+    assert size >= 6 * 3000 * 4096, "each was looked at"
+    assert peak() < 6 * MIB, "all of them together are 18 MB"
+    with peak_memory() as peak:
+        assert CheckpointFiles(root).purge(5e9, lambda run_id: True) == 1
+    assert peak() < MIB
+    assert os.listdir(root) == []
+
+
+@contextmanager
+def peak_memory() -> Iterator[Callable[[], int]]:
+    """Give a function that tells the most bytes that Python's objects had at a time within."""
+    found = 0
+    tracemalloc.start()
+    try:
+        yield lambda: found
+        found = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_directories_that_were_forgotten_on_the_way_are_gone_on_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for first in range(4):
+        many(root / ONE / f"{first}", 20)
+    whole = dict(CheckpointFiles(root).sizes())[ONE]
+    monkeypatch.setattr(tree_size, "MOST_KEPT", 100)
+    monkeypatch.setattr(tree_size, "BATCH", 7)
+    assert dict(CheckpointFiles(root).sizes())[ONE] == whole
+    monkeypatch.setattr(module, "WALKED", 90)
+    files = CheckpointFiles(root)
+    assert [dict(files.sizes())[ONE] for _ in range(20)][-1] == whole

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,20 +93,13 @@ def _is_old(entry: os.DirEntry[str], before: float) -> bool:
 
 
 def _remove(path: str) -> bool:
-    assert shutil.rmtree.avoids_symlink_attacks
+    """By `rm`, which neither recurses nor keeps all names of a directory in memory, as Python's own way does: a job may
+    have nested directories as deeply, and made as many names, as it likes. No link is followed."""
     try:
-        _remove_tree(path)
+        done = subprocess.run(["rm", "-rf", "--", path], capture_output=True, text=True, check=False, timeout=RM_S)
+        if done.returncode:
+            raise OSError(done.stderr.strip()[:200])
     except (OSError, subprocess.TimeoutExpired) as error:  # of one; the others go on, and this one is tried again
         log.warning("checkpoints of a run that is gone could not be removed: %s", error)
         return False
     return True
-
-
-def _remove_tree(path: str) -> None:
-    """A job may nest directories more deeply than Python can recurse; rm does not recurse."""
-    try:
-        shutil.rmtree(path)
-    except RecursionError:
-        done = subprocess.run(["rm", "-rf", "--", path], capture_output=True, text=True, check=False, timeout=RM_S)
-        if done.returncode:
-            raise OSError(done.stderr.strip()[:200]) from None

@@ -2,7 +2,8 @@
 
 A tree may be deeper than there are descriptors and have more entries than can be looked at in one go. So one descriptor
 is open at a time, every directory is gone through in the order of names, and a measurement that was interrupted goes
-on after the last name that it had looked at. No link is followed, also when it is put there meanwhile.
+on after the last name that it had looked at. No link is followed, also when it is put there meanwhile. Names cost their
+owner nothing but the directory that holds them, so those in memory are bounded, of all directories on the way together.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from rota.core.descriptors import SHORTAGE
 
 BLOCK = 512  # bytes, the unit of st_blocks
 LEAST = 4096  # bytes that an entry counts as: an empty file takes an inode, of which a disk has a limited number
-BATCH = 100_000  # names of one directory that are kept in memory
+BATCH = 100_000  # names of one directory that are listed at a time
+MOST_KEPT = 32 << 20  # bytes of names of all directories on the way
+PER_NAME = 41  # bytes that Python adds to each
 LISTED_PER_ENTRY = 8  # names that are listed, for what looking at one entry costs
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -26,15 +29,16 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class _Level:
     """A directory on the way down, and how far it was gone through."""
 
-    __slots__ = ("after", "batch", "id", "is_last", "name")
+    __slots__ = ("after", "batch", "id", "is_last", "kept", "name")
 
-    def __init__(self, name: str, fd: int) -> None:
+    def __init__(self, name: bytes, fd: int) -> None:
         self.name, self.id = name, _id(fd)
-        self.after = ""  # the last name that was looked at
+        self.after = b""  # the last name that was looked at
         self.forget()
 
     def forget(self) -> None:
-        self.batch: list[str] = []  # the next names, the first one last
+        self.batch: list[bytes] = []  # the next names, the first one last
+        self.kept = 0  # bytes of them, when they were listed
         self.is_last = False  # there are no others
 
     def fill(self, fd: int) -> int:
@@ -42,13 +46,15 @@ class _Level:
         number = count()
         try:
             with os.scandir(fd) as entries:
-                names = (entry.name for entry, _ in zip(entries, number, strict=False))
+                # as bytes: a name that is no UTF-8 takes four times as much as a text
+                names = (os.fsencode(entry.name) for entry, _ in zip(entries, number, strict=False))
                 self.batch = nsmallest(BATCH + 1, (name for name in names if name > self.after))
         except OSError as error:  # it cannot be read
             _must_not_be_short(error)
             self.batch = []
         self.is_last = len(self.batch) <= BATCH
         self.batch = self.batch[:BATCH][::-1]
+        self.kept = sum(map(len, self.batch)) + PER_NAME * len(self.batch)
         return next(number)
 
 
@@ -78,6 +84,7 @@ class TreeSize:
                 level = self._levels[-1]
                 if not level.batch and not level.is_last:
                     walked += level.fill(fd) // LISTED_PER_ENTRY
+                    self._bound_names()
                 if level.batch:
                     fd, walked = self._look(fd, level), walked + 1
                     continue
@@ -90,6 +97,15 @@ class TreeSize:
                 level.forget()
         return walked
 
+    def _bound_names(self) -> None:
+        """Forget those of the directories that are gone on in last; they are listed again then."""
+        kept = sum(level.kept for level in self._levels)
+        for level in self._levels[:-1]:
+            if kept <= MOST_KEPT:
+                return
+            kept -= level.kept
+            level.forget()
+
     def _begin(self) -> int:
         try:
             fd = os.open(self._path, FOLDER)
@@ -99,7 +115,7 @@ class TreeSize:
             return 0
         self._begun = True
         self._device = os.fstat(fd).st_dev
-        self._levels.append(_Level("", fd))
+        self._levels.append(_Level(b"", fd))
         os.close(fd)
         return 1
 
