@@ -294,7 +294,7 @@ class TestServersOfThePreviousRelease:
                 kept = [self.old(places)]
                 for _ in range(60):  # one of them stands before the true line
                     kept.append(socket.socket(socket.AF_UNIX))
-                    kept[-1].bind(f"\0{os.urandom(2).hex()}\n0: 2 0 0 1 1 {inode} @{places.legacy}")
+                    kept[-1].bind(f"\0{os.urandom(8).hex()}\n0: 2 0 0 1 1 {inode} @{places.legacy}")
                 return lambda: str(len(kept))
 
             locks = places.locks()

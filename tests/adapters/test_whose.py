@@ -245,7 +245,7 @@ class TestInside:
             env = {"A": "x" * 5000, procs.MARKER: mark, "PATH": os.environ["PATH"]}
             started.append(subprocess.Popen(["sleep", "1000"], env=env))
             # in the middle of an exec, which Popen does not wait for to its end, a process has no environment to read
-            wait_for(lambda pid=started[-1].pid: Path(f"/proc/{pid}/environ").read_bytes(), "its environment")
+            wait_for(Path(f"/proc/{started[-1].pid}/environ").read_bytes, "its environment")
         assert inside.attempt_of(started[0].pid) == ATTEMPT
         assert inside.attempt_of(started[1].pid) == inside.UNKNOWN
         monkeypatch.setenv(procs.MARKER, ATTEMPT)
