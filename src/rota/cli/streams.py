@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from rota.cli.exits import CANNOT_WRITE
+
+if TYPE_CHECKING:
+    import re
+
+# Colours, and the few movements of the cursor that bars of progress make; all else that is no text steers the terminal:
+# its title, its clipboard, or what it types into the shell.
+HARMLESS = r"\x1b\[[0-9;:]{0,30}[A-DGKm]"
+STEERING = rf"({HARMLESS})|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+UNFINISHED = r"\x1b(?:\[[0-9;:]{0,30})?\Z"
 
 
 def open_closed_ones() -> None:
@@ -19,9 +30,42 @@ def open_closed_ones() -> None:
 
 
 def write(text: str) -> None:
-    """Output of a run as it comes; bytes that are no text were marked as such by the server."""
+    """Output of a run as it comes; bytes that are no text were marked as such by the server. A run may be anybody's, so
+    on a terminal what would steer it is only shown. A pipe gets everything."""
+    if sys.stdout.isatty():
+        text = _terminal().harmless(text)
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
     sys.stdout.buffer.flush()
+
+
+class Terminal:
+    """What may be written to one, of a text that comes in pieces."""
+
+    def __init__(self) -> None:
+        import re  # most commands write no output of a run
+
+        self._steering, self._unfinished = re.compile(STEERING), re.compile(UNFINISHED)
+        self._kept = ""  # the beginning of a sequence, until the rest of it comes
+
+    def harmless(self, text: str) -> str:
+        text = self._kept + text
+        unfinished = self._unfinished.search(text)
+        self._kept = unfinished[0] if unfinished else ""
+        return self._steering.sub(_shown, text.removesuffix(self._kept))
+
+
+@lru_cache(maxsize=1)
+def _terminal() -> Terminal:
+    return Terminal()
+
+
+def _shown(found: re.Match[str]) -> str:
+    code = ord(found[0][0])
+    if found[1]:
+        return found[1]
+    if code < 0x20:
+        return chr(0x2400 + code)  # SYMBOL FOR ...
+    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else "\N{REPLACEMENT CHARACTER}"
 
 
 def give_up(program: str, error: OSError) -> int:
