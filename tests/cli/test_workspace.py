@@ -117,6 +117,25 @@ def test_a_huge_untracked_file_is_left_out_and_said_to_be(repo):
     assert found["diff"] == "" and found["diff_truncated"] and found["dirty"]
 
 
+def test_no_file_is_read_through_a_directory_that_became_a_link(repo, tmp_path):
+    """An account that can write there could exchange it after git has listed it, and so publish a file elsewhere."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "config").write_text("region = secret\n")
+    (repo / "shared" / "deep").mkdir(parents=True)
+    (repo / "shared" / "deep" / "config").write_text("mine\n")
+    found = workspace.new_file(str(repo), "shared/deep/config", 1000)
+    assert found is not None and b"+mine" in found
+    before = len(os.listdir("/proc/self/fd"))
+    os.rename(repo / "shared" / "deep", repo / "shared" / "old")
+    os.symlink(tmp_path / "home", repo / "shared" / "deep")
+    assert workspace.new_file(str(repo), "shared/deep/config", 1000) is None
+    os.rename(repo / "shared", repo / "moved")
+    os.symlink(repo / "moved", repo / "shared")
+    assert workspace.new_file(str(repo), "shared/old/config", 1000) is None
+    assert workspace.new_file(str(repo), "../home/config", 1000) is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_what_is_no_file_is_not_waited_for(repo):
     os.mkfifo(repo / "pipe")
     os.symlink("/etc/passwd", repo / "link")

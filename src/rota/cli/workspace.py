@@ -143,7 +143,7 @@ def new_file(root: str, name: str, room: int) -> bytes | None:
     if secret(name):
         return None
     try:
-        number = os.open(os.path.join(root, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        number = _opened(root, name)
         with open(number, "rb") as file:
             facts = os.fstat(number)
             if not _regular(facts.st_mode) or facts.st_size > room:
@@ -163,6 +163,23 @@ def new_file(root: str, name: str, room: int) -> bytes | None:
     body = b"".join(b"+" + line + b"\n" for line in lines)
     body += b"" if ends else b"\\ No newline at end of file\n"
     return head + b"--- /dev/null\n+++ %b\n@@ -0,0 +1,%d @@\n" % (quoted("b/" + name), len(lines)) + body
+
+
+def _opened(root: str, name: str) -> int:
+    """Open a file of the checkout through no link: also a directory may have become one since git looked."""
+    how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    *directories, last = name.split("/")
+    if ".." in directories or last in ("", ".."):
+        raise FileNotFoundError(name)
+    place = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for each in directories:
+            inner = os.open(each, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            os.close(place)
+            place = inner
+        return os.open(last, how, dir_fd=place)
+    finally:
+        os.close(place)
 
 
 def quoted(name: str) -> bytes:
