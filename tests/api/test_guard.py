@@ -87,6 +87,14 @@ class TestHost:
         turned = Guard(echo, shared)._examine({**scope, "headers": headers}, _Headers(headers))
         assert turned is not None and turned.status == 421
 
+    def test_two_origins_are_another_one(self, shared: House) -> None:
+        """No browser sends two; which of them a proxy before us went by is not known."""
+        for pair in ((b"http://evil.example", b"http://127.0.0.1"), (b"http://127.0.0.1", b"http://127.0.0.1")):
+            headers = [(b"host", b"127.0.0.1"), (b"x-auth-token", b"open sesame"), *((b"origin", one) for one in pair)]
+            scope = {"type": "http", "method": "GET", "path": "/runs", "query_string": b"", "client": ("127.0.0.1", 1)}
+            turned = Guard(echo, shared)._examine({**scope, "headers": headers}, _Headers(headers))
+            assert turned is not None and turned.status == 403
+
     def test_no_name_at_all(self, guard: Guard) -> None:
         assert call(guard, headers={"host": "-", **SESAME}).status == 421
         assert call(guard, headers={"host": "", **SESAME}).status == 421

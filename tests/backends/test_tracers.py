@@ -201,6 +201,14 @@ def test_a_tracer_of_another_account_is_named_and_left_alone(
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
 
 
+def test_the_name_of_a_tracer_makes_no_lines_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said in the server's log and in the run's, and a process may choose any bytes for it."""
+    monkeypatch.setattr(tracers, "tracers_of", lambda pids: [os.getpid()])
+    monkeypatch.setattr(procs, "name_and_parent", lambda pid: (b"\nFAKE\x1b[2J\xff\r", 1))
+    (said,) = tracers.end([], os.getuid())
+    assert "(?FAKE?[2J\N{REPLACEMENT CHARACTER}?)" in said and said.isprintable()
+
+
 def test_neither_we_nor_what_we_live_by_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process can make its parent its tracer without asking it (PTRACE_TRACEME)."""
     with subprocess.Popen(

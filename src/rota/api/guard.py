@@ -404,7 +404,8 @@ class _Headers:
                     # two of them name no server: which one a proxy before us went by is not known
                     self.host = "several" if self.host else value.decode("latin-1")
                 case b"origin":
-                    self.origin = value.decode("latin-1")
+                    # as above: two of them are no page of ours
+                    self.origin = value.decode("latin-1") if self.origin is None else "several"
                 case b"x-auth-token":
                     self.token = value.decode("utf-8", "surrogateescape") or self.token  # as a variable would hold it
                 case b"authorization":

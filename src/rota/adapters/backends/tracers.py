@@ -38,7 +38,8 @@ def end(pids: Iterable[int], uid: int) -> list[str]:
         if start is None or name is None or pid in traced:
             continue  # it has ended, or is being killed with the rest
         owner = procs.uid_of(pid)
-        who = f"process {pid} ({name[0].decode(errors='replace')}) of user id {owner}"
+        shown = "".join(char if char.isprintable() else "?" for char in name[0].decode(errors="replace"))
+        who = f"process {pid} ({shown}) of user id {owner}"
         if pid not in mine and procs.is_of(pid, uid) and _kill(pid, start, uid):
             said.append(f"{who} traced it and kept it from ending, and was killed")
         else:
