@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from rota.app import budget
 from rota.app.budget import MAX_MANY_BYTES, MIB, Budget, Quotas
 from rota.app.commands import (
     Cancel,
@@ -22,6 +23,7 @@ from rota.app.commands import (
 )
 from rota.app.errors import Full, Invalid
 from rota.core import events as e
+from rota.core.resources import Request
 from rota.core.run import RunState
 from tests.app.house import ANN, BOB, ROOT, House
 
@@ -73,6 +75,27 @@ def test_many_at_once_count_together(bounded: House) -> None:
         bounded.do(SubmitMany(many), ANN)
     assert bounded.events(e.RunSubmitted) == []
     assert len(bounded.do(SubmitMany(many[:10]), ANN)) == 10
+
+
+def test_the_different_requests_of_a_person_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs every pass of the scheduler its time. One that a live run has already is none more."""
+    monkeypatch.setattr(budget, "MAX_SHAPES", 3)
+    runs = [house.submit("true", gpus=gpus, held=True) for gpus in (1, 2, 3)]
+    with pytest.raises(Full, match="ann's runs that have not ended ask for 3 different amounts") as refusal:
+        house.submit("true", gpus=4, held=True)
+    assert "Round what they ask for" in str(refusal.value)
+    house.submit("true", gpus=3, held=True)
+    house.submit("true", gpus=4, who=BOB, held=True)
+    house.submit("true", gpus=4, who=ROOT, held=True)
+    house.do(Cancel(runs[0]), ANN)
+    spec = house.spec("true")
+    several = [Submit(replace(spec, request=Request(gpus)), held=True) for gpus in (3, 4, 4, 5)]
+    with pytest.raises(Full):
+        house.do(SubmitMany(tuple(several)), ANN)
+    house.do(SubmitMany(tuple(several[:3])), ANN)
+    house.reopen()
+    with pytest.raises(Full):
+        house.submit("true", gpus=5, held=True)
 
 
 def test_an_edit_counts_as_what_it_makes_of_the_spec(bounded: House) -> None:

@@ -25,6 +25,8 @@ from rota.core.times import about
 from rota.core.weight import own_bytes
 
 MIB = 1 << 20
+# Requests for GPUs, CPUs and memory of one person that differ. Each costs every pass about 40 us, whoever waits for it.
+MAX_SHAPES = 1000
 DAY_S = 86400.0
 EVENT_BYTES = 300  # of a row of the log without a spec or a document
 # All specs and documents of one command. The ledger writes each twice, in the log and in a row, and whoever sends a
@@ -57,6 +59,15 @@ class Budget:
             f"{amount(more)}; the limit is {amount(most)} a person. Wait until some have ended, cancel some, or put "
             "long commands into a script"
         )
+
+    def must_fit_shapes(self, state: State, who: Principal, user: str, more: int) -> None:
+        """Refuse a run whose request none of this person's live runs has, where they have very many already."""
+        used = state.weights.shapes_by_user.get(user, 0)
+        if who.role is not Role.ADMIN and used + more > MAX_SHAPES:
+            raise Full(
+                f"{user}'s runs that have not ended ask for {used + more - 1} different amounts of GPUs, CPUs and "
+                f"memory; the limit is {MAX_SHAPES} a person. Round what they ask for, or wait until some have ended"
+            )
 
     # -- the ledger ---------------------------------------------------------------------------------------------------
     def must_fit_ledger(self, who: Principal, now: float) -> None:

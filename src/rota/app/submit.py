@@ -41,6 +41,7 @@ class _Ahead:
     keys: set[str] = field(default_factory=set)
     used: Mapping[str, KeyRecord] | None = None  # of its keys, where they were looked up together
     weights: Weights | None = None  # None = it is only one run
+    shapes: Counter[str] = field(default_factory=Counter)  # by user, those that none of their live runs has
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,11 @@ def _with_shared_env(desk: Desk, command: Submit) -> Submit:
 def _must_fit_budget(desk: Desk, who: Principal, user: str, command: Submit, ahead: _Ahead) -> None:
     if desk.checkpoints is not None and command.spec.holder is None:
         desk.checkpoints.must_fit(who, user)
+    request = command.spec.request
+    if not desk.state.weights.has_shape(user, request):
+        if ahead.weights is None or not ahead.weights.has_shape(user, request):
+            ahead.shapes[user] += 1
+        desk.budget.must_fit_shapes(desk.state, who, user, ahead.shapes[user])
     if ahead.weights is None:
         more = desk.state.weights.added_by(user, command.spec)
     else:

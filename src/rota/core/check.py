@@ -155,6 +155,8 @@ def _weights(state: State, runs: list[Run]) -> Iterator[str]:
     weights = Weights()
     for run in runs:
         weights.add(run.user, run.spec)
+    if weights.shapes_by_user != state.weights.shapes_by_user:
+        yield f"requests that differ: {state.weights.shapes_by_user}, there are {weights.shapes_by_user}"
     if weights.by_user != state.weights.by_user:
         yield f"bytes of specs: {state.weights.by_user}, there are {weights.by_user}"
 

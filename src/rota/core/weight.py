@@ -1,4 +1,5 @@
-"""How many bytes the specs of each person's live runs take: what a byte budget is measured against.
+"""How many bytes the specs of each person's live runs take, and of how many shapes they are: what budgets are measured
+against. A shape (a request for GPUs, CPUs and memory) costs every pass of the scheduler its time, whoever's it is.
 
 An environment that several runs of one person share is counted once, because it is kept once, in memory and in the
 store. "The same" means the same object: `submit` gives equal environments one object, and so does the reader of rows.
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring_ascii
 
+from rota.core.resources import Request
 from rota.core.run import Run, Spec
 
 # What a row takes besides the texts of its spec; a run is never free, however short its command.
@@ -17,14 +19,19 @@ ROW_BYTES = 64
 
 
 class Weights:
-    __slots__ = ("_envs", "by_user")
+    __slots__ = ("_envs", "_shapes", "by_user", "shapes_by_user")
 
     def __init__(self) -> None:
         self.by_user: dict[str, int] = {}
         self._envs: dict[tuple[str, int], int] = {}  # (user, id of the environment) -> live runs that hold it
+        self.shapes_by_user: dict[str, int] = {}
+        self._shapes: dict[tuple[str, Request], int] = {}  # -> live runs of it
 
     def of(self, user: str) -> int:
         return self.by_user.get(user, 0)
+
+    def has_shape(self, user: str, request: Request) -> bool:
+        return (user, request) in self._shapes
 
     def added_by(self, user: str, spec: Spec) -> int:
         """Return the bytes that this spec would add."""
@@ -37,10 +44,12 @@ class Weights:
             key = (user, id(spec.env))
             self._envs[key] = self._envs.get(key, 0) + 1
         self.by_user[user] = self.by_user.get(user, 0) + size
+        self._add_shape(user, spec.request, 1)
 
     def add_all(self, runs: Iterable[Run]) -> None:
         """Add many at once, in less time than one by one."""
         sizes, envs = self.by_user, self._envs
+        shapes: dict[tuple[str, int], tuple[Request, int]] = {}  # by identity first: a hash of a request takes long
         for run in runs:
             user, spec = run.user, run.spec
             size = own_bytes(spec)
@@ -51,6 +60,11 @@ class Weights:
                 if not held:
                     size += pairs_bytes(spec.env)
             sizes[user] = sizes.get(user, 0) + size
+            request = spec.request
+            _, count = shapes.get((user, id(request)), (request, 0))
+            shapes[user, id(request)] = (request, count + 1)
+        for (user, _), (request, count) in shapes.items():
+            self._add_shape(user, request, count)
 
     def drop(self, user: str, spec: Spec) -> None:
         size = own_bytes(spec)
@@ -63,10 +77,24 @@ class Weights:
         self.by_user[user] -= size
         if not self.by_user[user]:
             del self.by_user[user]
+        shape = (user, spec.request)
+        self._shapes[shape] -= 1
+        if not self._shapes[shape]:
+            del self._shapes[shape]
+            self.shapes_by_user[user] -= 1
+            if not self.shapes_by_user[user]:
+                del self.shapes_by_user[user]
+
+    def _add_shape(self, user: str, request: Request, runs: int) -> None:
+        held = self._shapes.get((user, request), 0)
+        self._shapes[user, request] = held + runs
+        if not held:
+            self.shapes_by_user[user] = self.shapes_by_user.get(user, 0) + 1
 
     def copy(self) -> Weights:
         twin = Weights()
         twin.by_user, twin._envs = dict(self.by_user), dict(self._envs)
+        twin.shapes_by_user, twin._shapes = dict(self.shapes_by_user), dict(self._shapes)
         return twin
 
 
