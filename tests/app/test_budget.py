@@ -173,8 +173,15 @@ def test_reservations_count_with_the_names_in_them(build) -> None:
             one = house.do(Reserve(1, start=house.rota.now() + 2 * 86400, length_s=60.0, users=names), ANN)
             house.do(CancelReservation(one.id), ANN)
     assert 40 <= len(house.events(e.ReservationMade)) <= 60
+    made = house.events(e.ReservationMade)
+    with pytest.raises(Full, match="to the ledger within a day"):
+        for _ in range(200):  # a character outside ASCII is written as up to 12 bytes
+            more = tuple(f"{name[-2:]}{chr(0x1F600) * 98}" for name in names)
+            one = house.do(Reserve(1, start=house.rota.now() + 2 * 86400, length_s=60.0, users=more), BOB)
+            house.do(CancelReservation(one.id), BOB)
+    assert 4 <= len(house.events(e.ReservationMade)) - len(made) <= 6
     with pytest.raises(Invalid, match="users: a name has 100 characters at most"):
-        house.do(Reserve(1, length_s=60.0, users=("x" * 101,)), BOB)
+        house.do(Reserve(1, length_s=60.0, users=("x" * 101,)), ROOT)
 
 
 def test_ends_are_taken_in_with_the_ledgers_budget_spent(build) -> None:

@@ -22,7 +22,7 @@ from rota.app.errors import Full, Invalid
 from rota.core import events as e
 from rota.core.state import State
 from rota.core.times import about
-from rota.core.weight import own_bytes
+from rota.core.weight import own_bytes, text_bytes
 
 MIB = 1 << 20
 # Requests for GPUs, CPUs and memory of one person that differ. Each costs every pass about 40 us, whoever waits for it.
@@ -127,11 +127,11 @@ def _written_bytes(events: Iterable[e.Event]) -> int:
         if isinstance(event, e.RunEdited):
             size += own_bytes(event.spec)
         elif isinstance(event, e.RecordPut):
-            size += len(event.body)
+            size += text_bytes(event.body)
         elif isinstance(event, e.ReservationMade):
             one = event.reservation
-            # its row is written again when it ends
-            size += 2 * sum(map(len, (one.name, one.why, one.user, *one.users)))
+            # in the event and in a row
+            size += 2 * text_bytes("".join((one.name, one.why, one.user, *one.users)))
     return size
 
 
