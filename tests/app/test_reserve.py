@@ -193,9 +193,10 @@ def test_nobody_keeps_all_gpus_for_ever_by_reserving_on_and_on(build: Build) -> 
 def test_one_that_is_given_up_counts_from_its_start_for_a_quarter_of_an_hour_at_least(build: Build) -> None:
     house, clock = hurried(build)
     with_policy(house, max_reserved_gpu_s=6 * HOUR)
+    house.do(CancelReservation(reserve(house, 4, in_s=DAY + HOUR).id), ANN)  # nobody lost anything
     for _ in range(10):
-        house.do(CancelReservation(reserve(house, 4, in_s=DAY + HOUR).id), ANN)  # nobody lost anything
-        house.do(CancelReservation(reserve(house, 4, in_s=100.0).id), ROOT)  # nor did its owner give it up
+        house.do(CancelReservation(reserve(house, 4, in_s=8 * DAY).id), ANN)  # nor here, however often
+        house.do(CancelReservation(reserve(house, 4, in_s=100.0).id), ROOT)  # its owner did not give it up
     for _ in range(3):
         house.do(CancelReservation(house.do(Reserve(4, length_s=HOUR), ANN).id), ANN)
     with pytest.raises(Conflict, match=r"reserved 3\.0 GPU-hours in the last 7 days and ahead, 3\.0 of 6 are left"):
@@ -204,7 +205,7 @@ def test_one_that_is_given_up_counts_from_its_start_for_a_quarter_of_an_hour_at_
     house.do(Reserve(4, length_s=HOUR / 2), ANN)
     with pytest.raises(Conflict, match=r"0\.0 of 6 are left"):
         house.do(Reserve(1, length_s=60.0), ANN)
-    pass_time(house, clock, 7 * DAY + HOUR)
+    pass_time(house, clock, 8 * DAY + 2 * HOUR)
     house.do(Reserve(4, length_s=HOUR), ANN)
     past = house.rota.ask(lambda state, at: state.past_reservations)
     assert past == {}, "what is older than that is forgotten"
@@ -231,6 +232,34 @@ def test_one_that_is_given_up_shortly_before_its_start_counts_too(build: Build) 
     past = house.rota.ask(lambda state, at: list(state.past_reservations.values()))
     counted = [one.counted_gpu_s(house.rota.now()) for one in past]
     assert counted == pytest.approx([4 * HOUR / 2], rel=0.05), "as long as it stood"
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "stands_s", "at_most"),
+    [
+        # given up more than a day before its start each time: runs of more than a day would never start
+        (DAY + 100.0, 60.0, 35),
+        (2 * DAY, DAY - 60.0, 6),
+        (7 * DAY, 6 * DAY - 60.0, 2),
+        # and within the last day
+        (DAY - 60.0, DAY - 120.0, 6),
+    ],
+)
+def test_nobody_keeps_long_runs_off_for_ever_by_giving_up_and_reserving_again(
+    build: Build, ahead_s: float, stands_s: float, at_most: int
+) -> None:
+    house, clock = hurried(build)
+    rounds = 0
+    with pytest.raises(Conflict, match=r"in the last 7 days and ahead"):
+        for _ in range(100):
+            one = house.do(Reserve(8, start=house.rota.now() + ahead_s, length_s=60.0), ANN)
+            pass_time(house, clock, stands_s)
+            house.do(CancelReservation(one.id), ANN)
+            rounds += 1
+    assert rounds <= at_most
+    house.reopen()
+    with pytest.raises(Conflict, match=r"in the last 7 days and ahead"):
+        house.do(Reserve(8, start=house.rota.now() + ahead_s, length_s=HOUR), ANN)
 
 
 def test_there_is_a_bound_on_all_of_them(house: House) -> None:

@@ -2,9 +2,9 @@
 
 Which GPUs is chosen once, when it is made (see `reserving`), and written down with it: what a person was promised does
 not move. A run uses a reservation by naming it in its spec. Once it is over or cancelled it leaves the calendar, and a
-run that still names it is a run like any other. If it had begun, or was given up late, it is remembered for
-`COUNTED_S`: what a person may reserve is bounded by what that person reserved in this time and has reserved ahead, used
-or not.
+run that still names it is a run like any other. If it had begun, or was given up within a week of its start, it is
+remembered for `COUNTED_S`: what a person may reserve is bounded by what that person reserved in this time and has
+reserved ahead, used or not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from itertools import combinations
 from rota.core.resources import Placement, gpu_count
 
 COUNTED_S = 7 * 24 * 3600.0
-NOTICE_S = 24 * 3600.0  # so long before its start one is given up without counting
+NOTICE_S = 24 * 3600.0  # one that is given up later than so long before its start counts in full for the time since
+STOOD_FOR_ONE = 12  # before that, so many seconds for which it stood count as one: two hours for each day
 LEAST_S = 900.0  # that one counts for at least: it stops work of others, however short it is
 
 
@@ -55,18 +56,25 @@ class Reservation:
         """Return the GPU-seconds of it that count now: those of the last `COUNTED_S` and those to come."""
         return self.gpus * max(0.0, self.counts_until() - max(self.start, now - COUNTED_S))
 
-    def ended(self, at: float) -> float | None:
+    def ended(self, at: float, *, again: bool = False) -> float | None:
         """Return to when it counts if it ends then; None = it does not, since it was given up long before its start.
+        `again`: it is given up, and is not the first reservation of its owner that counts.
 
-        One that is ahead keeps every run off its GPUs that would not be done before it. Given up late, it counts for as
-        long as it did that within `NOTICE_S` of its start, up to its own length."""
+        One that is ahead keeps every run off its GPUs that would not be done before it, also when it is given up and
+        made again and again. Given up late, it counts for as long as it did that within `NOTICE_S` of its start, up to
+        its own length; and for a share of the time for which it stood in the last `COUNTED_S` before its start."""
         if at >= self.start:
-            held_s = min(at, self.end) - self.start
-        elif at > self.start - NOTICE_S:
-            held_s = min(at - max(self.made_at, self.start - NOTICE_S), self.end - self.start)
-        else:
+            return self.start + max(min(at, self.end) - self.start, LEAST_S)
+        if at <= self.start - COUNTED_S:
             return None
-        return self.start + max(held_s, LEAST_S)
+        stood_s = at - max(self.made_at, self.start - COUNTED_S)
+        held_s = stood_s // (60.0 * STOOD_FOR_ONE) * 60.0  # whole minutes: who was only mistaken pays nothing
+        if at > self.start - NOTICE_S:
+            late_s = at - max(self.made_at, self.start - NOTICE_S)
+            held_s = max(held_s, min(late_s, self.end - self.start), LEAST_S)
+        elif again:
+            held_s = max(held_s, LEAST_S)
+        return self.start + held_s
 
 
 def by_start(reservations: Iterable[Reservation]) -> tuple[Reservation, ...]:
