@@ -398,3 +398,14 @@ def test_what_an_older_version_took_in_too_deep_is_cut_and_told_once(
     assert [text for text in caplog.messages if "deep" in text] == [
         f"sweep deep is nested deeper than {MAX_KEPT} levels; what is below them is shown as null"
     ]
+
+
+def test_of_large_ones_so_many_are_read_as_have_room(store: SqlStore) -> None:
+    house = House(store)
+    for number in range(5):
+        put(house, "sweep", f"s{number}", json.dumps({"text": "x" * 1000}))
+    house.commit()
+    first = store.records("sweep", most_bytes=2000)
+    assert [record.id for record in first] == ["s4", "s3"]
+    assert [record.id for record in store.records("sweep", before=first[-1].seq, most_bytes=1)] == ["s2"]
+    assert len(store.records("sweep", most_bytes=1 << 20)) == len(store.records("sweep")) == 5

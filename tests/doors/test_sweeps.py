@@ -19,6 +19,7 @@ from rota.api import grid
 from rota.api.house import House
 from rota.api.newsweep import AUTHOR, ChangedSweep, NewSweep, change_sweep, make_sweep
 from rota.api.render.sweep import progress_of, status_of
+from rota.api.shelf import Shelf
 from rota.app.authz import Principal, Role
 from rota.app.commands import Draft, PutRecord
 from rota.app.errors import Invalid, Refused
@@ -274,6 +275,29 @@ def test_a_page_of_large_sweeps_is_a_short_one(make_server: MakeServer) -> None:
     assert 0 < len(ids) < 6
     rest = server.get(f"/sweeps?cursor={first.headers['x-next-cursor']}")
     assert ids + [sweep["id"] for sweep in rest.ok()] == made[::-1]
+
+
+def test_no_more_sweeps_are_read_than_were_asked_for(tmp_path: Path) -> None:
+    """Each may have a megabyte of text, and thirty in memory."""
+    who = Principal("ann", Role.USER)
+    with opened(tmp_path) as house, pytest.MonkeyPatch.context() as patched:
+        for number in range(30):
+            house.service.do(who, PutRecord(Draft("sweep", f"s{number}", '{"user":"ann"}')))
+        read: list[int] = []
+        records = house.service.records
+
+        def counting(kind: str, **how: Any) -> Any:
+            found = records(kind, **how)
+            read.append(len(found))
+            return found
+
+        patched.setattr(house.service, "records", counting)
+        found, cursor = Shelf(house, who).page("sweep", 1)
+        assert (found[0].id, cursor, read) == ("s29", found[0].seq, [2])
+        rest, end = Shelf(house, who).page("sweep", 100, cursor)
+        assert (len(rest), end) == (29, None)
+        odd, end = Shelf(house, who).page("sweep", 20, wanted=lambda record: int(record.id[1:]) % 2 == 1)
+        assert (len(odd), end) == (15, None)
 
 
 @pytest.mark.parametrize("member", ["[],", '{"a":{}},', "1,"])

@@ -78,6 +78,7 @@ NO_STORE = (b"cache-control", b"no-store")
 # A head is parsed on the event loop, before anybody is known.
 LONGEST_PATH, LONGEST_QUERY, LONGEST_COOKIES = 8192, 8192, 16384
 LONGEST_NAME = 60  # of a parameter that may be a misspelt dry_run, with every letter written as %XX
+DEAR_QUERY = 1024  # bytes; a longer one waits for a turn of its account or address before it is looked at
 MOST_PARAMETERS = 100  # of a query: no route knows more than a dozen
 MOST_HEADERS, LONGEST_VALUE = 200, 8192
 SESSION = re.compile(r"[A-Za-z0-9_=.-]{1,500}")
@@ -97,6 +98,8 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        if len(scope.get("query_string", b"")) > DEAR_QUERY:
+            await self._house.turns.turn(_peer(scope, _source(scope)))
         headers = _Headers(scope["headers"])
         if headers.cookies:
             scope["headers"] = headers.without_strange_cookies(scope["headers"])

@@ -52,18 +52,21 @@ class Shelf:
         """The newest ones first, and the cursor of the next page; None = that was all. A page is shorter than `limit`
         where its documents are large."""
         found: list[Record] = []
-        size = 0
-        for _ in range(MOST_READ // AT_ONCE):
-            records = self._house.service.records(kind, parent=parent, before=cursor, limit=AT_ONCE)
+        size = read = 0
+        at_once = min(limit + 1, AT_ONCE)  # more where few of them are wanted
+        while read < MOST_READ:
+            records = self._house.service.records(
+                kind, parent=parent, before=cursor, limit=at_once, most_bytes=MOST_BYTES
+            )
             for record in records:
                 if self.may_see(record) and wanted(record):
                     size += record.size
                     if len(found) == limit or (found and size > MOST_BYTES):
                         return found, found[-1].seq
                     found.append(record)
-            if len(records) < AT_ONCE:
+            if len(records) < at_once and sum(record.size for record in records) < MOST_BYTES:
                 return found, None
-            cursor = records[-1].seq
+            cursor, read, at_once = records[-1].seq, read + len(records), AT_ONCE
         return found, cursor
 
     async def add(

@@ -387,9 +387,15 @@ class Store(Protocol):
     def record(self, kind: str, record_id: str) -> Record | None: ...
 
     def records(
-        self, kind: str, *, parent: str | None = None, before: int | None = None, limit: int = 100
+        self,
+        kind: str,
+        *,
+        parent: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+        most_bytes: int | None = None,
     ) -> Sequence[Record]:
-        """Newest first; `before` is the seq of the last one seen."""
+        """Newest first; `before` is the seq of the last one seen; the last one makes it `most_bytes` of text."""
 
     def count_records(self, kind: str, most: int, by: str = "") -> int:
         """How many there are of a kind, of one caller if one is named, counted no further than `most`."""

@@ -208,10 +208,16 @@ class Service:
         return self._loop.store.record(kind, record_id)
 
     def records(
-        self, kind: str, *, parent: str | None = None, before: int | None = None, limit: int = 100
+        self,
+        kind: str,
+        *,
+        parent: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+        most_bytes: int | None = None,
     ) -> Sequence[Record]:
-        """Newest first; `before` is the seq of the last one seen."""
-        return self._loop.store.records(kind, parent=parent, before=before, limit=limit)
+        """Newest first; `before` is the seq of the last one seen; the last one makes it `most_bytes` of text."""
+        return self._loop.store.records(kind, parent=parent, before=before, limit=limit, most_bytes=most_bytes)
 
     def totals(self, since: float, until: float) -> Sequence[UserTotal]:
         return self._loop.store.totals(since, until)

@@ -278,7 +278,13 @@ class SqlStore:
             return None if row is None else rows.read_record(row)
 
     def records(
-        self, kind: str, *, parent: str | None = None, before: int | None = None, limit: int = 100
+        self,
+        kind: str,
+        *,
+        parent: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+        most_bytes: int | None = None,
     ) -> Sequence[Record]:
         r = s.records.c
         query = select(s.records).where(r.kind == rows.to_column(kind))
@@ -287,8 +293,15 @@ class SqlStore:
         if before is not None:
             query = query.where(r.seq < before)
         query = query.order_by(r.seq.desc()).limit(_bounded(limit))
+        found: list[Record] = []
+        size = 0
         with self._read() as connection:
-            return [rows.read_record(row) for row in connection.execute(query)]
+            for row in connection.execute(query):
+                found.append(rows.read_record(row))
+                size += found[-1].size
+                if most_bytes is not None and size >= most_bytes:
+                    break
+        return found
 
     def count_records(self, kind: str, most: int, by: str = "") -> int:
         r = s.records.c
