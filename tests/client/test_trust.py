@@ -386,22 +386,6 @@ def test_a_command_tells_what_to_do(tmp_path: Path) -> None:
         assert "rota_" not in found.got()
 
 
-def test_no_lease_is_asked_of_another_account_without_a_token_either(tmp_path: Path) -> None:
-    """What is at the lease port decides on the GPUs that a command uses, and on its name in the files it writes."""
-    with thief() as found:
-        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GPUSCHED_URL": found.url}
-        env["PYTHONPATH"] = str(Path(trust.__file__).parents[2])
-        program = [sys.executable, "-c", "from rota.cli.start import main; main()"]
-        for words in (["run", "-G", "1", "--", "true"], ["srun", "-o", "logs/%j", "-G", "1", "true"]):
-            done = subprocess.run(
-                [*program, *words], env=env, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60
-            )
-            assert done.returncode == 69, done
-            assert "held by the account uid54321" in done.stderr and "ROTA_SERVER_ACCOUNT" in done.stderr
-            assert "token" not in done.stderr, "there was none"
-        assert found.got() == "", "nothing was asked"
-
-
 def test_an_account_that_is_given_at_login_is_remembered(tmp_path: Path) -> None:
     with thief() as found:
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ROTA_URL": found.url}

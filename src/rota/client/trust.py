@@ -35,11 +35,8 @@ FIRST_PERSON = 1000  # below are accounts of the system, by custom
 MAX_FILE = 4096
 
 
-def must_be_trusted(
-    address: Address, link: Any, env: Mapping[str, str] | None = None, why: str = "so your token was not sent there"
-) -> None:
-    """Raise Untrusted where the socket at the other end of `link` belongs to an account that no token is for. `why`:
-    what that means, for the message."""
+def must_be_trusted(address: Address, link: Any, env: Mapping[str, str] | None = None) -> None:
+    """Raise Untrusted where the socket at the other end of `link` belongs to an account that no token is for."""
     env = os.environ if env is None else env
     if address.tls:
         return
@@ -49,8 +46,8 @@ def must_be_trusted(
     name = _name(uid)
     said = name or str(uid)
     raise Untrusted(
-        f"{address} is held by the account {name or f'uid{uid}'}, which is neither root nor yours, {why}; "
-        f"if that account runs your Rota server, say so once: `rota login --server-account {said}`, or "
+        f"{address} is held by the account {name or f'uid{uid}'}, which is neither root nor yours, so your token was "
+        f"not sent there; if that account runs your Rota server, say so once: `rota login --server-account {said}`, or "
         f"{VARIABLE}={said}, or an admin for everybody in {SYSTEM_FILE}; else the "
         f"server is down and somebody else has its port: tell your admin"
     )
