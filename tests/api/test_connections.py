@@ -78,6 +78,19 @@ def test_a_peer_with_few_takes_the_newest_of_one_with_many() -> None:
     assert room.closed[2:] == ["hog 1"]
 
 
+def test_a_descriptor_that_is_free_again_is_no_room_while_others_are_above_the_bound() -> None:
+    """The kernel gives the lowest number that is free, so a low one does not mean that few are in use."""
+    room = Room(4, 4)
+    for number in range(4):
+        room.come("hog", f"hog {number}")
+    above = room.connections.admit("ann", 4, lambda: None)
+    room.connections.admit("ben", 0, lambda: None)  # what the hog gave up for ann is free by now
+    assert (room.closed, room.connections.count) == (["hog 0", "hog 1"], 4)
+    room.connections.leave(above)
+    room.connections.admit("cid", 1, lambda: None)
+    assert len(room.closed) == 2, "there is room again"
+
+
 def test_leaving_twice_counts_once_and_nobody_is_remembered() -> None:
     room = Room(10, 5)
     seat = room.come("ann")

@@ -16,6 +16,7 @@ import pytest
 from rota.api import serve
 from rota.api.connections import Connections
 from rota.api.filereads import FileReads
+from rota.api.turns import Turns
 from rota.app.errors import CannotStart
 from rota.core.descriptors import HIGHEST, shares
 
@@ -93,7 +94,7 @@ def test_whether_a_caller_is_a_job_is_looked_at_once_it_asks_for_something(
 ) -> None:
     """A connection that is closed at once costs the event loop no look at the processes above its peer."""
     looks: list[socket.socket] = []
-    monkeypatch.setattr(serve._Connection, "_peer_uid", lambda self, quick=False: 7)
+    monkeypatch.setattr(serve._Connection, "peer_uid", lambda link, quick=False: 7)
 
     async def is_job(self: object, link: socket.socket, uid: int) -> bool:
         looks.append(link)
@@ -163,6 +164,7 @@ def test_a_peer_that_cannot_be_looked_at_delays_nobody_else(tmp_path: Path) -> N
         settings=SimpleNamespace(request_seconds=600.0),
         processes=processes,
         looks=FileReads("looks", of_one=2, limit_s=1.0),
+        turns=Turns(),
     )
 
     async def callers() -> None:
@@ -211,6 +213,7 @@ class ManyIds:
 def test_connections_of_subordinate_ids_count_for_their_account(tmp_path: Path) -> None:
     house: Any = SimpleNamespace(
         connections=Connections(shares(HIGHEST)),
+        turns=Turns(),
         settings=SimpleNamespace(request_seconds=600.0),
         processes=ManyIds(),
     )
@@ -444,6 +447,24 @@ def test_a_web_socket_is_not_hung_up_on_for_its_head(before: bytes, hasty_with_h
         assert await reader.readexactly(4) == b"\x81\x02go"
 
     talk(watch, web_socket)
+
+
+def test_what_a_web_socket_says_within_bounds_is_heard_in_order(hasty_with_heads: None) -> None:
+    """More than is parsed in one turn, and cut where it may be."""
+
+    async def two(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"GET" + UPGRADE + b"\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        words = [b"%03d" % number for number in range(200)]
+        frames = b"".join(b"\x81\x83\0\0\0\0" + word for word in words)
+        for at in range(0, len(frames), 700):
+            writer.write(frames[at : at + 700])
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        for word in words:
+            assert await reader.readexactly(5) == b"\x81\x03" + word
+
+    talk(two, web_socket)
 
 
 def test_an_upgrade_to_anything_else_is_a_plain_request(hasty: None) -> None:

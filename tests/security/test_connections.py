@@ -215,3 +215,53 @@ def test_slow_clients_are_waited_for_for_a_while_and_disturb_nobody(make_lab: Ca
         answers = {said(one).partition(b" ")[2][:3] for one in bodies}
         assert answers <= {b"408", b"413"}, answers
         works(lab)
+
+
+HANDSHAKE = (
+    "upgrade: websocket",
+    "connection: upgrade",
+    "sec-websocket-version: 13",
+    "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+)
+EMPTY_TEXT, PING, PONG, NOT_LAST = b"\x81\x80----", b"\x89\x80----", b"\x8a\x80----", b"\x01\x80----"
+
+
+@pytest.mark.parametrize("frame", [EMPTY_TEXT, PING, PONG, NOT_LAST])
+def test_a_watcher_that_talks_without_end_is_hung_up_on(lab: Lab, frame: bytes) -> None:
+    """Frames cost the event loop far more than their sender. A watcher has next to nothing to say."""
+    asked = head(lab, "/ws", "GET", *HANDSHAKE).replace(SHARED.encode(), lab.tokens["eve"].encode())
+    with ExitStack() as stack:
+        patient = connected(stack, lab.port, asked)
+        talkers = [connected(stack, lab.port, asked) for _ in range(5)]
+        for one in (patient, *talkers):
+            assert one.recv(12) == b"HTTP/1.1 101"
+        for one in talkers:
+            with suppress(ConnectionError):  # it was hung up on meanwhile
+                one.sendall(frame * 100_000)
+        until(lambda: not any(map(goes_on, talkers)), "they are hung up on")
+        patient.sendall(PING)
+        until(lambda: b"\x8a\x00" in taken(patient), "who says little is heard")
+        assert goes_on(patient)
+    assert lab.get("/health").status == 200
+
+
+def taken(one: socket.socket) -> bytes:
+    """What has come."""
+    one.settimeout(0)
+    try:
+        return one.recv(1 << 16)
+    except BlockingIOError:
+        return b""
+
+
+def test_a_watcher_is_told_why_it_is_hung_up_on(lab: Lab) -> None:
+    asked = head(lab, "/ws", "GET", *HANDSHAKE)
+    with ExitStack() as stack:
+        one = connected(stack, lab.port, asked)
+        assert one.recv(12) == b"HTTP/1.1 101"
+        one.sendall(EMPTY_TEXT * 1000)
+        assert b"\x03\xf0a watcher may send" in said(one), "1008"
+        too_long = connected(stack, lab.port, asked)
+        assert too_long.recv(12) == b"HTTP/1.1 101"
+        too_long.sendall(b"\x81\xfe\xff\xff----")
+        assert b"\x03\xf1" in said(too_long), "1009"

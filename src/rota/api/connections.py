@@ -28,11 +28,12 @@ LOOPBACK = "127.0.0.1"
 class Seat:
     """The place of one connection."""
 
-    __slots__ = ("hang_up", "peer")
+    __slots__ = ("hang_up", "is_above", "peer")
 
-    def __init__(self, peer: _Peer, hang_up: Callable[[], None]) -> None:
+    def __init__(self, peer: _Peer, hang_up: Callable[[], None], *, is_above: bool) -> None:
         self.peer: _Peer | None = peer  # None = it has been given up
         self.hang_up = hang_up
+        self.is_above = is_above  # its descriptor is one that connections should not have
 
 
 class _Peer:
@@ -66,6 +67,8 @@ class Connections:
         self.refused = 0
         self._peers: dict[str, _Peer] = {}
         self._said_at = -SAY_EVERY_S
+        self._above = 0
+        self._fit = 0  # how many connections there were when one had such a descriptor; counts while there is one
 
     def admit(self, name: str, descriptor: int, hang_up: Callable[[], None]) -> Seat:
         """A seat for a connection with this descriptor; raises a Refusal."""
@@ -74,9 +77,13 @@ class Connections:
             raise self._refusal(
                 429, f"{name} has {len(peer.seats)} connections open, as many as one may; close some, or come later"
             )
-        if descriptor >= self.bounds.connections and not self._make_room(peer):
+        is_above = descriptor >= self.bounds.connections
+        if is_above:
+            self._fit = self.count
+        if (is_above or (self._above and self.count >= self._fit)) and not self._make_room(peer):
             raise self._refusal(503, f"all {self.count} connections that there is room for are in use; come later")
-        seat = Seat(peer, hang_up)
+        seat = Seat(peer, hang_up, is_above=is_above)
+        self._above += is_above
         peer.seats[seat] = peer.idle[seat] = None
         self._peers[name] = peer
         self.count += 1
@@ -98,6 +105,7 @@ class Connections:
         if peer is None:
             return
         self.count -= 1
+        self._above -= seat.is_above
         del peer.seats[seat]
         peer.idle.pop(seat, None)
         if not peer.seats:

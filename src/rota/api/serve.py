@@ -22,14 +22,17 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import ClientDisconnected
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import State
 
-from rota.api.connections import Connections, Refusal, Seat, account, is_here, network
+from rota.api import frames
+from rota.api.accept import Acceptor, Admitted
+from rota.api.connections import Connections, Seat, account, is_here, network
+from rota.api.frames import BoundedFrames
 from rota.api.guard import MAX_BODY
 from rota.api.house import House
 from rota.api.pipeline import BoundedPipeline
 from rota.api.server import guarded, guarded_leases
+from rota.api.turns import Turns
 from rota.app.errors import CannotStart, Unavailable
 from rota.core.descriptors import HIGHEST, shares
 
@@ -130,7 +133,8 @@ def is_loopback(host: str) -> bool:
 
 def serve(house: House, sockets: Sockets, ready: Callable[[], None], broken: Sequence[BaseException]) -> None:
     """Until SIGTERM or SIGINT, or until the loop behind the doors fails (`broken` then has why)."""
-    gc.set_threshold(20_000, 20, 20)  # requests leave hardly any cycles behind, and every look for them costs
+    # Requests leave hardly any cycles behind, and every look for them costs; but a look at many holds the event loop.
+    gc.set_threshold(20_000, 3, 140)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(house, sockets, ready, broken))
 
@@ -187,7 +191,7 @@ def _config(app: Any, connection: type[HttpToolsProtocol] | None = None) -> uvic
         app,
         http=connection or _Connection,
         ws=_Watch,
-        ws_max_size=1 << 16,
+        ws_max_size=frames.AT_ONCE,
         ws_per_message_deflate=False,  # a dictionary per watcher would cost more than all events
         ws_ping_interval=20.0,
         ws_ping_timeout=20.0,
@@ -206,9 +210,39 @@ def _config(app: Any, connection: type[HttpToolsProtocol] | None = None) -> uvic
 class _Server(uvicorn.Server):
     """One of two on the same event loop: signals are ours to catch."""
 
+    servers: list[Acceptor]  # type: ignore[assignment]
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept by ourselves: connections have their party before they have their turn."""
+        await self.lifespan.startup()
+        connection: Any = self.config.http_protocol_class
+        per_peer = connection.seats.bounds.per_peer
+        self.servers = [
+            Acceptor(one, connection.turns, connection.admit, self._make, per_peer) for one in sockets or ()
+        ]
+        for server in self.servers:
+            server.open(self.config.backlog)
+        self.started = True
+
+    def _make(self, admitted: Admitted) -> asyncio.Protocol:
+        connection: Any = self.config.http_protocol_class
+        made: _Connection = connection(self.config, self.server_state, self.lifespan.state)
+        made.admitted = admitted
+        return made
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """What was accepted already is served: left in the kernel's queue it might have had the next server."""
+        for server in self.servers:
+            server.close()
+        for one in sockets or ():
+            one.close()
+        within_s = 0 if self.force_exit else ASK_WITHIN_S
+        await asyncio.gather(*(server.hand_over(within_s) for server in self.servers))
+        await super().shutdown(sockets)
 
 
 class _Corked:
@@ -270,22 +304,24 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
 
     class Connection(_Connection):
         seats = house.connections
+        turns = house.turns
         patience = Patience.of(house.settings.request_seconds)
 
         async def _is_job(self, link: socket.socket, uid: int) -> bool:
             try:
-                return await house.looks.read(account(self._counted_as(uid)), partial(_is_jobs, house, link, uid))
+                return await house.looks.read(account(self.counted_as(uid)), partial(_is_jobs, house, link, uid))
             except Unavailable:  # it takes its time to be looked at
                 return True
             except OSError as error:
                 log.warning("who is on the unix socket cannot be told: %s", error)
                 return True  # then it needs a token, as a job does
 
-        def _peer_uid(self, *, quick: bool = False) -> int | None:
-            link = self.transport.get_extra_info("socket")
-            return house.processes.peer_uid(link, quick=quick) if link is not None else None
+        @classmethod
+        def peer_uid(cls, link: socket.socket, *, quick: bool = False) -> int | None:
+            return house.processes.peer_uid(link, quick=quick)
 
-        def _counted_as(self, uid: int) -> int:
+        @classmethod
+        def counted_as(cls, uid: int) -> int:
             return house.processes.counted_as(uid)
 
         def _shares_pids(self) -> bool:
@@ -305,7 +341,31 @@ class _Connection(BoundedPipeline):
     neither for ever nor for any amount of bytes for the head of a request, nor for ever for an answer to be taken."""
 
     seats = Connections(shares(HIGHEST))
+    turns = Turns()
     patience = Patience()
+    admitted: Admitted  # before the connection is made
+
+    @classmethod
+    def admit(cls, link: socket.socket) -> Admitted:
+        """Find out whose it is, and give it a seat; raises a Refusal, or an OSError where the client has gone."""
+        uid = cls.peer_uid(link) if link.family == socket.AF_UNIX else None
+        party = account(cls.counted_as(uid)) if uid is not None else cls._party(link)
+        seat = cls.seats.admit(party, link.fileno(), link.close)
+        is_last = link.fileno() >= cls.seats.bounds.connections
+        return Admitted(party, uid, seat, partial(cls.seats.leave, seat), is_last)
+
+    @classmethod
+    def _party(cls, link: socket.socket) -> str:
+        """For whom it counts: the account where it is known, else the address."""
+        if link.family == socket.AF_UNIX:
+            return ""
+        near, far = link.getpeername()[0], link.getsockname()[0]
+        uid = cls.peer_uid(link, quick=True) if is_here(near, far) else None
+        return account(cls.counted_as(uid)) if uid is not None else network(near)
+
+    @classmethod
+    def peer_uid(cls, link: socket.socket, *, quick: bool = False) -> int | None:
+        return None  # nobody here can tell
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -317,46 +377,26 @@ class _Connection(BoundedPipeline):
         self._untaken = 0  # bytes of answers that waited for their reader when it was last looked at
         self._taking: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self._seat: Seat | None = None
-        self._unseen: int | None = None  # the account at the other end, until it is looked whether that is a job
+        self._seat: Seat | None
+        self._unseen: int | None  # the account at the other end, until it is looked whether that is a job
         self._looking: asyncio.Task[None] | None = None
         self._early: bytes | None = None  # what it sent before that was known
-        peer = transport.get_extra_info("socket")
-        uid = self._peer_uid() if peer.family == socket.AF_UNIX else None
-        self._peer = self._party(uid)
-        try:
-            self._seat = self.seats.admit(self._peer, peer.fileno(), transport.abort)
-        except Refusal as refusal:
-            self._turn_away(refusal, peer.fileno())
-            return
-        self._unseen = uid
+        self.admitted.is_made = True
+        self._peer, self._seat, self._unseen = self.admitted.party, self.admitted.seat, self.admitted.uid
+        self._seat.hang_up = transport.abort
+        if self._seat.peer is None:  # it was given up for another one
+            transport.abort()
         self._patience = self.loop.call_later(self.patience.first_byte_s, self._impatient)
 
-    def _party(self, uid: int | None) -> str:
-        """For whom it counts: the account where it is known, else the address."""
-        if uid is None and self.client is not None and self.server is not None:
-            if not is_here(self.client[0], self.server[0]):
-                return network(self.client[0])
-            uid = self._peer_uid(quick=True)
-        if uid is not None:
-            return account(self._counted_as(uid))
-        return network(self.client[0]) if self.client is not None else ""  # "" = it has gone already
-
-    def _turn_away(self, refusal: Refusal, descriptor: int) -> None:
-        """At once, without waiting for the request: a place to wait in is what there is none of. What has come of it is
-        taken, since closing over unread bytes would take the answer back."""
-        with contextlib.suppress(OSError):
-            os.read(descriptor, MAX_HEAD)
-        self.transport.write(refusal.answer())
-        self.transport.close()
-
-    def _peer_uid(self, *, quick: bool = False) -> int | None:
-        return None  # nobody here can tell
+    def _peer_uid(self) -> int | None:
+        link = self.transport.get_extra_info("socket")
+        return self.peer_uid(link) if link is not None else None
 
     def _shares_pids(self) -> bool:
         return True  # nor that
 
-    def _counted_as(self, uid: int) -> int:
+    @classmethod
+    def counted_as(cls, uid: int) -> int:
         return uid  # nor that
 
     async def _is_job(self, link: socket.socket, uid: int) -> bool:
@@ -370,6 +410,14 @@ class _Connection(BoundedPipeline):
         if self._seat is not None:
             self.seats.leave(self._seat)
         super().connection_lost(exc)
+        if self._at_work is None or self._at_work.response_complete:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop what refers back to this connection. Else thousands of closed ones would wait for the garbage collector,
+        which would hold the event loop for a second when it comes."""
+        self.scope = self.cycle = self._at_work = None  # type: ignore[assignment]
+        del self._corked, self.admitted
 
     def data_received(self, data: bytes) -> None:
         if self._unseen is not None:  # only now, since a connection that asks for nothing is cheap to make
@@ -429,6 +477,8 @@ class _Connection(BoundedPipeline):
         super().handle_websocket_upgrade()
         self._calm()
         watch = self.transport.get_protocol()
+        if isinstance(watch, _Watch):
+            watch.turns, watch.party = self.turns, self._peer
         if isinstance(watch, _Watch) and hasattr(watch, "scope"):
             watch.scope["rota.peer"] = self._peer  # type: ignore[typeddict-unknown-key]
         if self._seat is not None and isinstance(watch, _Watch):
@@ -550,7 +600,7 @@ class _Connection(BoundedPipeline):
             self._taking = None
 
 
-class _Watch(WebSocketsSansIOProtocol):
+class _Watch(BoundedFrames):
     """Can be hung up on. Merely closed, a line stays open until the other end has read what is on its way, and one that
     does not read may keep that for ever."""
 
@@ -564,7 +614,7 @@ class _Watch(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
         if hasattr(self, "scope"):  # a handshake that failed has none
-            self.scope["rota.hang_up"] = self._hang_up  # type: ignore[typeddict-unknown-key]
+            self.scope["rota.hang_up"] = self.hang_up  # type: ignore[typeddict-unknown-key]
 
     async def send(self, message: Any) -> None:
         """Besides what ASGI knows: `rota.frames` of a `websocket.send` are whole messages as they go over the line,
@@ -580,8 +630,8 @@ class _Watch(WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
-        self._hang_up()
+        self.hang_up()
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         if self in self.connections:
             _hang_up(self.transport)

@@ -4,7 +4,7 @@ Most calls are answered without waiting for anything, so a bound on calls that a
 them: five hundred that come together are answered one after the other, and everybody else waits for all of them. So
 AT_A_TIME calls of a party begin in one pass of the event loop; the rest wait in the party's own line, first come, first
 served, and lines have their turns in order. A call has its place for no longer than its beginning: streams and long
-waits take none from others.
+waits take none from others. A new connection counts as a call (`accept`), and so does what a watcher sends (`frames`).
 """
 
 from __future__ import annotations
@@ -16,20 +16,25 @@ AT_A_TIME = 16  # of one party that has no line, and of all lines together; some
 
 
 class Turns:
-    """Use it on the event loop alone. Lines are as long as there are connections: each has one call at a time."""
+    """Use it on the event loop alone. A line has at most one place for each connection."""
 
     def __init__(self) -> None:
         self._begun: Counter[str] = Counter()  # in this pass, by party
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._scheduled = False
 
+    def take(self, party: str) -> bool:
+        """Return whether something may begin now, and count it. Else the caller waits for a turn, or comes again."""
+        self._schedule()
+        if party in self._lines or self._begun[party] >= AT_A_TIME:
+            return False
+        self._begun[party] += 1
+        return True
+
     async def turn(self, party: str) -> None:
         """Return when this call may begin: mostly at once."""
-        if party not in self._lines and self._begun[party] < AT_A_TIME:
-            self._begun[party] += 1
-            self._schedule()
+        if self.take(party):
             return
-        self._schedule()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(party, deque()).append(turn)
         await turn
