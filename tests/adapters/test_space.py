@@ -59,15 +59,6 @@ def test_the_ballast_is_kept_while_there_is_room_and_given_up_once(tmp_path: Pat
     assert disk.shortage() == "" and ballast.exists() and (spares / "7").exists()
 
 
-def test_room_in_the_ledger_is_made_when_the_disk_gets_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = FreeSpace([tmp_path], 1024 << 20)
-    fields = list(os.statvfs("/"))
-    for free, kept in ((8193 << 20, 0), (8191 << 20, 8 << 20), (1 << 20, 8 << 20)):
-        fields[1], fields[4] = 4096, free // 4096
-        monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(fields))
-        assert disk.kept_in_ledger() == kept
-
-
 def test_without_a_floor_there_are_spare_files_only(tmp_path: Path) -> None:
     disk = FreeSpace([tmp_path], 0, Ballast(tmp_path, tmp_path))
     assert disk.shortage() == ""

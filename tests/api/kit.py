@@ -31,7 +31,7 @@ HERE = "127.0.0.1"
 def opened(where: Path, **settings: Any) -> Iterator[House]:
     from rota.config import Settings
 
-    given = Settings(where / "data", simulated=(1, 2), host=HERE, workdir=str(where))
+    given = Settings(where / "data", simulated=(1, 2), host=HERE, workdir=str(where), disk_floor_mb=16)
     given = replace(given, **settings)
     with open_rota(given) as parts:
         yield open_house(

@@ -61,7 +61,8 @@ class House:
     def __init__(self, where: Path, nodes: int = 2, gpus: int = 4) -> None:
         self.where = where
         self.data = where / "data"
-        self.settings = Settings(self.data, simulated=(nodes, gpus))
+        # a low floor, because what is set aside for a full disk goes by it, and is written at each start
+        self.settings = Settings(self.data, simulated=(nodes, gpus), disk_floor_mb=16)
         self.clock: Callable[[], Clock] | None = None  # instead of the system's
         self.wrap: Callable[[SqlStore], Store] | None = None  # around the real store
         self.accounts = ONE_FOR_ALL  # as of a server that is not root, whoever runs the tests

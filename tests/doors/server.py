@@ -67,7 +67,9 @@ class Server:
         self.argv += ["--nodes", str(nodes), "--gpus", str(gpus), *flags]
         if descriptors:  # how many it may have open, and cannot raise
             self.argv = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *self.argv]
-        self.env = {"PATH": os.environ["PATH"], "HOME": str(where), "PYTHONPATH": SOURCES, **(env or {})}
+        # a low floor, because what is set aside for a full disk goes by it, and is written at each start
+        floor = {"ROTA_DISK_FLOOR_MB": "16"}
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(where), "PYTHONPATH": SOURCES, **floor, **(env or {})}
         self.pass_fds: tuple[int, ...] = ()  # descriptors that it is to have
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -19,9 +19,6 @@ LEAST, MOST = 256 * MIB, 4096 * MIB
 LEAST_INODES, MOST_INODES = 1_000, 100_000
 # Space that comes back must exceed the floor by this much, so that a disk at the floor does not switch back and forth.
 BACK = 1.05
-# The ledger sets room aside only when the disk gets full: at each start of a server it would be 16 MiB written for
-# nothing. A job that writes 4 GB/s needs two seconds for this much, and the space is looked at every second.
-NEARLY_FULL = 8192 * MIB
 ONLY_ENDS = "nothing new is taken in or started until there is room again; what runs goes on, and ends are recorded"
 
 
@@ -62,9 +59,7 @@ class FreeSpace:
         return self._ballast is not None and self._ballast.give_up()
 
     def kept_in_ledger(self) -> int:
-        there = os.statvfs(self._paths[-1])
-        floor, free = self._floor_in(there), there.f_bavail * there.f_frsize
-        return share_kept(floor) if free < max(NEARLY_FULL, 4 * floor) else 0
+        return share_kept(self.floor_of(self._paths[-1]))
 
     def floor_of(self, path: Path) -> int:
         """Return the floor of the disk that this lies on, in bytes."""

@@ -5,12 +5,16 @@ command with any number of GPUs; any run of the person with as many GPUs. Of a r
 than the limit, so there the person's habit of declaring stands in its place: how long their runs that were declared
 alike (core/classes.py) really took.
 
+An estimate binds nobody. Where the run has no time limit either, it counts for as much more as the person's runs with
+such an estimate took, however they ended.
+
 Each circle keeps its newest good ends, sorted as they come: a question costs a few look-ups whatever the past holds.
 Other threads may read while one learns: every look takes a whole copy in one step.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
@@ -68,6 +72,11 @@ def _declared(user: str, declared_s: float, gpus: int) -> tuple[Circle, Circle, 
     return ("declared", user, kind, gpus), ("declared", user, kind), ("declared", kind)
 
 
+def _estimated(user: str, estimate_s: float) -> Circle:
+    """The person's runs with about such an estimate and without a time limit, by steps of a factor of four."""
+    return ("estimated", user, int(math.log2(max(1.0, estimate_s)) // 2))
+
+
 class _Sample:
     """The newest durations of one circle, in the order they came and sorted."""
 
@@ -103,6 +112,15 @@ class History:
                 self._take(circle, ran_s, HABITS_REMEMBERED)
         while len(self._known) > CIRCLES:
             self._known.popitem(last=False)
+
+    def learn_estimate(self, user: str, estimate_s: float, ran_s: float) -> None:
+        """Take in by how much a run outlived its estimate, or how much sooner it ended."""
+        self._take(_estimated(user, estimate_s), ran_s / max(1.0, estimate_s), HABITS_REMEMBERED)
+
+    def overrun(self, user: str, estimate_s: float) -> float:
+        """By what factor nine of ten of the person's runs stay below such an estimate; 1 = it is believed as it is."""
+        found = self._enough(_estimated(user, estimate_s), ENOUGH_DECLARED)
+        return 1.0 if found is None else max(1.0, found[min(len(found) - 1, int(0.9 * len(found)))])
 
     def _take(self, circle: Circle, ran_s: float, most: int) -> None:
         sample = self._known.get(circle)
@@ -216,6 +234,8 @@ def expectation(
         return (limit, "limit") if spec.estimate_s is None or spec.estimate_s > limit else (spec.estimate_s, "estimate")
     if spec.estimate_s is not None:
         believed, source = spec.estimate_s, "estimate"
+        if limit is None and corrects and (factor := history.overrun(user, spec.estimate_s)) > 1.0:
+            believed, source = spec.estimate_s * factor, "declared habit"
     else:
         predicted = history.predict(user, spec)
         if predicted is not None:
@@ -246,8 +266,14 @@ def distribution(history: History, run: Run) -> Distribution:
 
 
 def relearn(history: History, run: Run) -> None:
-    """Take in an ended run: all of its work, also what it did before it made way for others."""
+    """Take in an ended run: all of its work, also what it did before it made way for others. Of one that failed or was
+    cancelled only that it outlived its estimate, if it did."""
+    spec = run.spec
     for past in run.past[-1:]:
-        if past.exit.ok and past.exit.started_tick is not None and past.exit.ended_tick is not None:
-            ran_s = max(0.0, past.exit.ended_tick - past.exit.started_tick)
-            history.learn(run.user, run.spec, run.attained_s + ran_s)
+        if past.exit.started_tick is None or past.exit.ended_tick is None:
+            continue
+        ran_s = run.attained_s + max(0.0, past.exit.ended_tick - past.exit.started_tick)
+        if past.exit.ok:
+            history.learn(run.user, spec, ran_s)
+        if spec.estimate_s is not None and spec.time_limit_s is None and (past.exit.ok or ran_s > spec.estimate_s):
+            history.learn_estimate(run.user, spec.estimate_s, ran_s)

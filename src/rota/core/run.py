@@ -217,7 +217,7 @@ class Run:
     priority: int
     submitted_at: float
     expected_s: float  # how long the scheduler believes it will run
-    expected_from: str  # "estimate", "history", "declared habit", "limit" or "default"
+    expected_from: str  # "estimate", "history", "declared habit" (of limits, or of estimates), "limit" or "default"
     waiting_on: tuple[Dependency, ...] = ()
     not_before: float = 0.0  # back-off after a retry
     retries: int = 0

@@ -18,15 +18,15 @@ SOON_S = 1e-3
 
 
 def revised_ends(snap: Snapshot) -> dict[str, float]:
-    """Return the runs that are past their expected end, and when each is expected to end now. A run that was asked to
-    end, or is past its limit, is not among them: its grace bounds it (overdue.py)."""
+    """Return the runs that are past their expected end, and when each is expected to end now. A run that was due to
+    be killed is not among them (overdue.py)."""
     found = {}
     for end, run_id in snap.timeline:
         late_s = snap.now - end
         if late_s <= PROMPT_S:
             break
         run = snap.runs[run_id]
-        if run.attempt is None or run.attempt.stop is not None:
+        if run.attempt is None:
             continue
         killed_at = kill_at(snap.policy, run)
         if killed_at is None or killed_at > snap.now:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rota.core.policy import HOUR_S
@@ -131,3 +133,30 @@ def test_no_number_of_runs_brings_a_quantile_past_the_last_of_them():
         known = Distribution(tuple(float(n + 1) for n in range(count)), "runs")
         for q in (0.05, 0.5, 0.9, 0.95, count / (count + 1)):
             assert known.quantile(q) >= 1.0
+
+
+def test_estimates_that_are_outlived_count_for_as_much_more() -> None:
+    history = History()
+    for _ in range(4):
+        history.learn_estimate("mal", 1.0, 40.0)
+    said = spec(argv=("other",), estimate_s=1.0)
+    assert expectation(history, "mal", said, 4 * HOUR_S) == (1.0, "estimate"), "too few to tell"
+    history.learn_estimate("mal", 1.0, 40.0)
+    assert expectation(history, "mal", said, 4 * HOUR_S) == (40.0, "declared habit")
+    assert expectation(history, "ann", said, 4 * HOUR_S) == (1.0, "estimate"), "another person's habit is not held"
+    longer = spec(argv=("other",), estimate_s=HOUR_S)
+    assert expectation(history, "mal", longer, 4 * HOUR_S) == (HOUR_S, "estimate"), "nor against another length"
+    bounded = spec(argv=("other",), estimate_s=1.0, time_limit_s=60.0)
+    assert expectation(history, "mal", bounded, 4 * HOUR_S) == (1.0, "estimate"), "a limit binds it"
+
+
+@pytest.mark.parametrize("exit", [Exit(Cause.EXITED, code=1), Exit(Cause.CANCELLED)])
+def test_a_run_that_outlived_its_estimate_is_learned_however_it_ended(exit: Exit) -> None:
+    lab = Lab(node("a"))
+    for takes in (40.0, 0.5) * 5:
+        run = lab.submit(takes=takes, expected=1.0, estimate_s=1.0, max_retries=0)
+        lab.step()
+        ended = replace(exit, started_tick=lab.now, ended_tick=lab.now + takes)
+        lab.now += takes
+        lab.end(run, ended)
+    assert lab.state.history.overrun("ann", 1.0) == 40.0, "that one failed before its time says nothing"

@@ -59,6 +59,19 @@ def test_a_time_limit_bounds_how_long_it_may_be_late() -> None:
     assert reserve.at == pytest.approx(500.0 + 10.0, abs=1.0), "its limit and its grace"
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.ordering}-{policy.backfill}")
+def test_a_late_run_that_was_asked_to_end_may_use_its_grace(policy: Policy) -> None:
+    """It ignores its signal, so it goes on until it is killed: whoever is done by then need not wait for that."""
+    lab, late, wide = with_one_that_is_late(policy, grace_s=600.0)
+    lab.stop(late, Cause.CANCELLED)
+    minute = lab.submit(1, user="bob", takes=60.0)
+    lab.follow(100.0)
+    assert lab.first_start(minute) is not None
+    assert lab.first_start(wide) is None
+    lab.follow(1000.0)
+    assert lab.first_start(wide) == pytest.approx(611.0, abs=1.0), "as soon as it was killed"
+
+
 def test_an_end_that_is_told_a_little_late_lets_nobody_pass() -> None:
     lab, late, wide = with_one_that_is_late(EASY)
     minute = lab.submit(1, user="bob", takes=60.0)
