@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -59,15 +60,30 @@ def line(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket
             yield caller, ours
 
 
+@pytest.fixture
+def bound() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection whose caller is bound to the loopback device; nobody listens any more."""
+    with socket.socket() as caller:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            caller.bind(("127.0.0.78", 0))  # an address of its own: nobody else takes the port meanwhile
+            caller.connect(listening.getsockname())
+            ours, _ = listening.accept()
+        with ours:
+            yield caller, ours
+
+
 def whose(ours: socket.socket) -> int | None:
     return uid_at(ours.getpeername()[:2], ours.getsockname()[:2])
 
 
 @pytest.fixture(params=["netlink", "tables"], autouse=True)
-def lookup(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def lookup(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As most kernels answer, and as those do that do not know sock_diag."""
     if request.param == "tables":
         monkeypatch.setattr(sock_diag, "_ask", lambda *ends: None)
+    return str(request.param)
 
 
 class TestConnections:
@@ -113,6 +129,68 @@ class TestConnections:
         """The kernel names a socket that listens where it finds none that is connected."""
         with socket.create_server(("127.0.0.1", 0)) as near, socket.create_server(("127.0.0.1", 0)) as far:
             assert uid_at(near.getsockname(), far.getsockname()) is None
+
+    def test_a_socket_that_is_bound_to_a_device(self, bound: tuple[socket.socket, socket.socket], lookup: str) -> None:
+        """Any account may bind its sockets to one, and the kernel then finds them only by it."""
+        _, ours = bound
+        assert whose(ours) == peer_uid(ours) == os.getuid()
+        assert peer_uid(ours, quick=True) == (os.getuid() if lookup == "netlink" else None)
+        with socket.socket() as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+            listening.bind(("127.0.0.1", 0))
+            listening.listen()
+            found = sock_diag.listening(listening.getsockname())
+            assert found is not None
+            assert found.inode == os.fstat(listening.fileno()).st_ino
+
+    def test_who_waits_for_an_answer_with_the_same_ends_is_not_taken_for_the_peer(
+        self, bound: tuple[socket.socket, socket.socket]
+    ) -> None:
+        """Beside a socket that is bound to a device another account's can get the same two ends. The kernel names that
+        one, which is not connected to anybody."""
+        caller, _ = bound
+        near, far = caller.getsockname(), caller.getpeername()
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(near)
+            other.setblocking(False)
+            assert other.connect_ex(far) == errno.EINPROGRESS
+            found = sock_diag.connected(near, far)
+            assert found is None or found.inode == os.fstat(caller.fileno()).st_ino
+
+    def test_a_server_does_not_read_the_tables_of_a_kernel_that_answers(
+        self,
+        bound: tuple[socket.socket, socket.socket],
+        lookup: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Their length is the choice of any account of the machine."""
+        read: list[object] = []
+        monkeypatch.setattr(sock_diag, "_read", lambda *ends: read.append(ends))
+        monkeypatch.setattr(sock_diag, "_device_of", lambda *address: 0, raising=False)
+        assert peer_uid(bound[1]) is None
+        assert peer_uid(bound[1], quick=True) is None
+        assert len(read) == (lookup == "tables")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a network namespace")
+    def test_by_an_address_of_another_device(self, lookup: str) -> None:
+        code = (
+            "import os, socket, subprocess, sys\n"
+            "from rota import sock_diag\n"
+            "def ip(*words): return subprocess.run(['ip', *words], stderr=subprocess.DEVNULL).returncode == 0\n"
+            "if not ip('link', 'set', 'lo', 'up') or not ip('link', 'add', 'd0', 'type', 'veth'): sys.exit(77)\n"
+            "ip('link', 'set', 'd0', 'up'), ip('addr', 'add', '10.77.0.1/24', 'dev', 'd0')\n"
+            "with socket.create_server(('10.77.0.1', 0)) as listening, socket.socket() as caller:\n"
+            "    caller.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'd0')\n"
+            "    caller.connect(listening.getsockname())\n"
+            "    found = sock_diag.connected(caller.getsockname(), listening.getsockname(), quick=True)\n"
+            "    assert found is not None and found.inode == os.fstat(caller.fileno()).st_ino\n"
+        )
+        argv = ["unshare", "-n", sys.executable, "-c", code]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode == 77 or "unshare:" in done.stderr:
+            pytest.skip("there is no network namespace, or no device to be had in it")
+        assert done.returncode == 0, done.stderr
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "", pytest.param("::1", marks=IPV6), pytest.param("::", marks=IPV6)])
     def test_who_listens(self, host: str) -> None:

@@ -23,7 +23,7 @@ from rota.api.guard import (
 )
 from rota.api.house import CALLS_AT_ONCE, CALLS_PER_S, House
 from rota.api.limits import Buckets
-from tests.api.kit import Answer, call, echo, gate_of, issue, serving
+from tests.api.kit import HERE, Answer, call, echo, gate_of, issue, serving
 
 SESAME = {"x-auth-token": "open sesame"}
 JSON = {"content-type": "application/json"}
@@ -32,6 +32,16 @@ JSON = {"content-type": "application/json"}
 @pytest.fixture
 def guard(shared: House) -> Guard:
     return Guard(echo, shared)
+
+
+def own_address() -> str:
+    """An address of this machine that is not of its loopback; that one where there is no other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        try:
+            link.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            return HERE
+        return str(link.getsockname()[0])
 
 
 def _app(house: House) -> Any:
@@ -434,6 +444,29 @@ class TestPace:
                 return [await guess(address, f"127.7.0.{i + 1}", how, secret) for i, (how, secret) in enumerate(ways)]
 
         assert asyncio.run(story()) == [401] * 3 + [429] * 2
+
+    def test_guesses_of_an_account_count_together_by_whatever_address_or_device_they_come(self, house: House) -> None:
+        from rota.api.server import guarded
+
+        told = replace(house, gate=gate_of(house.service, shared="sesame", login_tries=3))
+
+        async def guess(address: tuple[str, int], number: int, bound: tuple[str, bytes]) -> int:
+            link = socket.socket()
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, bound[1])  # b"": to none
+            link.bind((bound[0], 0))
+            link.connect(address)  # is done by the kernel: the event loop need not run for it
+            reader, writer = await asyncio.open_connection(sock=link)
+            writer.write(f"GET /whoami HTTP/1.1\r\nx-auth-token: g{number}\r\nhost: 127.0.0.1\r\n\r\n".encode())
+            status = int((await reader.readline()).split()[1])
+            writer.close()
+            return status
+
+        async def story() -> list[int]:
+            ways = [(HERE, b""), ("127.7.0.1", b"lo"), (own_address(), b"")]
+            async with asyncio.timeout(60), serving(guarded(told), told) as (address, _):
+                return [await guess(address, number, ways[number % 3]) for number in range(6)]
+
+        assert asyncio.run(story()) == [401] * 3 + [429] * 3
 
     def test_too_many_guesses_say_how_long_to_wait(self, house: House) -> None:
         guard = Guard(echo, replace(house, gate=gate_of(house.service, shared="sesame", login_tries=2)))

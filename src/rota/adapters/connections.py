@@ -30,13 +30,15 @@ def uid_at(near: tuple[str, int], far: tuple[str, int], *, quick: bool = False) 
 
 def peer_uid(link: socket.socket, *, quick: bool = False) -> int | None:
     """The account at the other end; None = the kernel cannot tell, for it is on another machine, in another network
-    namespace, or gone. `quick`: see above."""
+    namespace, or gone. `quick`: see above. The table is read only where the kernel has no other answer to give."""
     if link.family == socket.AF_UNIX:
         return _credentials(link)[1]
     try:
         near, far = link.getpeername()[:2], link.getsockname()[:2]
-        uid = uid_at(near, far, quick=quick)
-        # Still connected after the look: so nobody else can have had this pair of ends when it was made.
+        uid = uid_at(near, far, quick=True)
+        if uid is None and not quick and not sock_diag.is_spoken():
+            uid = uid_at(near, far)
+        # Still connected after the look: so nobody else can have been connected by this pair of ends when it was made.
         still = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _OPEN
     except OSError:  # it was closed on us
         return None

@@ -166,8 +166,3 @@ def network(address: str) -> str:
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
         return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
     return address
-
-
-def is_here(near: str, far: str) -> bool:
-    """Does somebody at `near` call from this machine, when they reached us at `far`?"""
-    return near == far or near.startswith(("127.", "::ffff:127.")) or near == "::1"

@@ -26,7 +26,7 @@ from websockets.protocol import State
 
 from rota.api import frames
 from rota.api.accept import Acceptor, Admitted
-from rota.api.connections import Connections, Seat, account, is_here, network
+from rota.api.connections import Connections, Seat, account, network
 from rota.api.frames import BoundedFrames
 from rota.api.guard import MAX_BODY
 from rota.api.house import House
@@ -359,8 +359,9 @@ class _Connection(BoundedPipeline):
         """For whom it counts: the account where it is known, else the address."""
         if link.family == socket.AF_UNIX:
             return ""
-        near, far = link.getpeername()[0], link.getsockname()[0]
-        uid = cls.peer_uid(link, quick=True) if is_here(near, far) else None
+        near = link.getpeername()[0]
+        # asked whatever the address is: this machine may have many, and one account is one party by all of them
+        uid = cls.peer_uid(link, quick=True)
         return account(cls.counted_as(uid)) if uid is not None else network(near)
 
     @classmethod

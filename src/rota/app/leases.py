@@ -483,8 +483,9 @@ def _must_be_own(caller: Caller, seen: Seen) -> None:
     if caller.uid is None:
         raise Forbidden(
             f"the kernel cannot tell which account this call is from (it came through a proxy, out of a container or "
-            f"from another machine), so process {pid} cannot be taken for yours; call the lease port or the unix "
-            "socket on this machine itself, or show a token of the account the process belongs to",
+            f"from another machine, or is bound to a network device), so process {pid} cannot be taken for yours; call "
+            "the lease port or the unix socket on this machine itself, or show a token of the account the "
+            "process belongs to",
             "pid",
         )
     raise Forbidden(f"process {pid} is another account's; ask from the account it belongs to, or as root", "pid")

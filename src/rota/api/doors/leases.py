@@ -150,12 +150,15 @@ async def status(request: Request) -> Response:
 async def jobs(request: Request) -> Response:
     """What runs, what waits in its order, and the newest that have ended."""
     house: House = request.app.state.house
-    return await run_in_threadpool(_jobs, house, _reader(house, request.scope))
+    who: Principal = request.scope["rota.who"]
+    if request.scope["rota.by"] == "pid":
+        who = await house.looks.read(request.scope["rota.party"], partial(_reader, house, request.scope))
+    return await run_in_threadpool(_jobs, house, who)
 
 
 def _reader(house: House, scope: Mapping[str, Any]) -> Principal:
-    """Who looks. At the port without tokens it is the account of the connection, as on the unix socket."""
-    uid = _uid(scope) if scope["rota.by"] == "pid" else None
+    """Who looks at the port without tokens: the account of the connection, as on the unix socket."""
+    uid = _uid(scope)
     person = None if uid is None else house.gate.peer(uid)
     known: Principal = scope["rota.who"] if person is None else person
     return known
@@ -176,19 +179,20 @@ async def acquire(request: Request) -> Response:
     house: House = request.app.state.house
     body = await _object(request)
     pid, gpus = _whole(body, "pid"), _whole(body, "num_gpus", 1)
-    caller, key, becomes = _caller(request.scope), key_of(request), _becomes(body)
+    key, becomes = key_of(request), _becomes(body)
     asker = request.scope["rota.party"]
     started = _whole(body, "start_ticks") if body.get("start_ticks") is not None else None
-    looked = await house.looks.read(asker, partial(_look, house, request.scope, pid, started))
+    caller, looked = await house.looks.read(asker, partial(_look, house, request.scope, pid, started))
     if dry_run_of(request):
         run = await house.trials.read(asker, partial(house.leases.try_out, caller, looked, gpus, key, **becomes))
         return Json({"job_id": run.id, "gpus": "", "dry_run": True})
     return await _granted(house.leases.ask(caller, looked, gpus, key, **becomes), request)
 
 
-def _look(house: House, scope: Mapping[str, Any], pid: int, started: int | None) -> Looked:
+def _look(house: House, scope: Mapping[str, Any], pid: int, started: int | None) -> tuple[Caller, Looked]:
     shares_pids: Callable[[], bool] | None = scope.get("rota.shares_pids")
-    return house.leases.look(pid, started, shares_pids=shares_pids is None or shares_pids())
+    looked = house.leases.look(pid, started, shares_pids=shares_pids is None or shares_pids())
+    return _caller(scope), looked
 
 
 def _caller(scope: Mapping[str, Any]) -> Caller:
@@ -197,7 +201,8 @@ def _caller(scope: Mapping[str, Any]) -> Caller:
 
 
 def _uid(scope: Mapping[str, Any]) -> int | None:
-    """The account at the other end of the connection, by the kernel's word."""
+    """The account at the other end of the connection, by the kernel's word. Not for the event loop: a kernel that does
+    not find a socket by its ends has a table of all, whose length others decide."""
     look: Callable[[], int | None] | None = scope.get("rota.peer_uid")
     return look() if look is not None else None
 
@@ -246,8 +251,7 @@ async def release(request: Request) -> Response:
         raise Invalid("job_id: give the id of a lease, as text", "job_id")
     if request.scope["rota.by"] == "pid":
         try:
-            uid = _uid(request.scope)
-            look = partial(_owner_at_this_port, house, run_id, uid)
+            look = partial(_owner_at_this_port, house, run_id, request.scope)
             who = await house.looks.read(request.scope["rota.party"], look)
         except (Conflict, Forbidden):
             if house.settings.private:  # there is nothing to be learnt here by trying ids
@@ -260,7 +264,7 @@ async def release(request: Request) -> Response:
     return Json(marked({"released": True}, dry_run))
 
 
-def _owner_at_this_port(house: House, run_id: str, uid: int | None) -> Principal:
+def _owner_at_this_port(house: House, run_id: str, scope: Mapping[str, Any]) -> Principal:
     """Without a token nobody is known, so only what was taken without one can be given back without one: a lease that
     belongs to the account of its process, by a caller of that account."""
     run = house.service.run(run_id)
@@ -270,6 +274,12 @@ def _owner_at_this_port(house: House, run_id: str, uid: int | None) -> Principal
     found = house.processes.look(holder.pid)
     if found is None or found.holder != holder or found.user != run.user:
         raise Forbidden(f"{run_id} was not taken through this port; give it back with its owner's token")
+    uid = _uid(scope)
+    if uid is None:
+        raise Forbidden(
+            "the kernel cannot tell which account this call is from, so the lease cannot be taken for yours; give it "
+            "back with a token (header X-Auth-Token), or end its process"
+        )
     if uid not in (found.uid, ROOT):
         raise Forbidden(f"{run_id} belongs to {run.user}, who alone may give it back")
     return Principal(run.user, Role.USER)
