@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fastapi import HTTPException
 
+from rota.api import json_body
 from rota.api.bodies import SMALL_BODY, STEP, Bodies, Message, Terms, TooManyBytes
 from rota.api.guard import Guard
 from rota.api.house import CALLS_AT_ONCE, CALLS_PER_S, House
@@ -429,3 +431,15 @@ class TestParties:
         guard = Guard(echo, replace(house, people=Buckets(0.001, 5.0)))
         assert [call(guard, client="10.0.0.1").status for _ in range(6)] == [200] * 5 + [429]
         assert call(guard, client="10.0.0.2").status == 200
+
+
+def test_a_long_body_is_refused_for_its_depth_without_being_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has one field too deep behind very many that are not: to name it would take seconds of the event loop."""
+    parsed: list[int] = []
+    monkeypatch.setattr("rota.api.json_body.json.loads", lambda body: parsed.append(len(body)))
+    fields = ",".join(f'"k{number}":1' for number in range(50_000))
+    body = f'{{{fields},"deep":{"[" * 40}{"]" * 40}}}'.encode()
+    with pytest.raises(HTTPException) as refusal:
+        json_body.must_be_flat(body)
+    assert refusal.value.status_code == 422 and "the body is nested deeper" in str(refusal.value.detail)
+    assert parsed == []

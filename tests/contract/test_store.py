@@ -437,7 +437,8 @@ def test_a_server_that_was_fenced_off_makes_no_room(store: SqlStore, where: str,
     house = House(store)
     house.commit()
     if where.startswith("postgresql"):
-        pytest.skip("a database elsewhere needs no room of ours")
+        store.keep_room(house.state, 1 << 20)  # a database elsewhere needs no room of ours: nothing happens
+        return
     House(opener(where))
     with pytest.raises(Fenced):
         store.keep_room(house.state, 1 << 20)

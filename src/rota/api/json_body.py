@@ -12,6 +12,8 @@ from rota.api.errors import fault
 from rota.core.nesting import MAX_ASKED, is_deeper
 
 LONGEST_NAME = 100
+# Of a longer body the field is not named: it would have to be parsed for that, and each field written again.
+NAMED_BYTES = 16 * 1024
 
 
 class JsonRequest(Request):
@@ -34,7 +36,9 @@ def must_be_flat(body: bytes) -> None:
 
 
 def _deep_field(body: bytes) -> str | None:
-    """Return the first field that is too deep; None = the body is no object, or is too deep to be parsed at all."""
+    """Return the first field that is too deep; None = the body is no object, is long, or is too deep to be parsed."""
+    if len(body) > NAMED_BYTES:
+        return None
     try:
         fields = json.loads(body)
         if not isinstance(fields, dict):
