@@ -306,6 +306,14 @@ class TestBody:
         answer = call(guard, "/runs", "POST", headers, body)
         assert (answer.status, "members" in answer.body.decode()) == (413, True)
 
+    def test_rows_of_numbers_and_a_diff_of_such_rows_are_taken(self, shared: House) -> None:
+        row = b'{"step":1,' + b",".join(b'"m%d":0.5' % number for number in range(19)) + b"}"
+        rows = [b'{"metrics":[', b",".join([row] * 10_000), b"]}"]
+        headers = {**JSON, **SESAME}
+        assert call(Guard(echo, shared), "/runs/0123456789ab/metrics", "POST", headers, rows).status == 200
+        diff = [b'{"name":"n","workspace":{"diff":"', b"+[123, 456],\\n" * 19_000, b'"}}']
+        assert call(Guard(echo, shared), "/runs", "POST", headers, diff).status == 200
+
     def test_large_ones_count_as_the_calls_they_cost(self, shared: House) -> None:
         house = replace(shared, people=Buckets(1.0, 100.0))
         guard, body = Guard(echo, house), [b"[" + b"1," * 20_000 + b"1]"]

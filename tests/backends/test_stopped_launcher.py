@@ -3,6 +3,7 @@ same, and each once."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Iterable
@@ -58,6 +59,27 @@ def test_a_launcher_that_was_stopped_is_continued(
         assert rig.end_of(reports, order).ok
     assert backend._launcher.pid == launcher, "it was not made anew"
     assert (tmp_path / "begun").read_text() == "begun\n" * 3
+
+
+def test_a_look_that_fails_is_repeated(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = launcher_of(backend)
+    failed: list[int] = []
+
+    def none_is_free(pid: int) -> bool:
+        failed.append(pid)
+        if len(failed) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return is_stopped(pid)
+
+    is_stopped = procs.is_stopped
+    monkeypatch.setattr(procs, "is_stopped", none_is_free)
+    os.kill(launcher, signal.SIGSTOP)
+    order = rig.order("succeed")
+    backend.launch(order)
+    assert rig.end_of(reports, order).ok
+    assert len(failed) > 1
 
 
 def test_a_launcher_that_is_stopped_again_and_again_is_made_anew_and_starts_nothing_twice(

@@ -169,9 +169,11 @@ class _Incoming:
     __slots__ = (
         "_bodies",
         "_come",
+        "_commas",
         "_deadline",
         "_lock",
         "_members",
+        "_opened",
         "_receive",
         "_size",
         "_taken",
@@ -181,7 +183,7 @@ class _Incoming:
 
     def __init__(self, bodies: Bodies, receive: Receive, terms: Terms) -> None:
         self._bodies, self._receive, self._terms = bodies, receive, terms
-        self._size = self._members = 0
+        self._size = self._members = self._commas = self._opened = 0
         self._taken = 0  # bytes that its party has set aside for it
         self._come = 0  # and all together
         self._whole = False
@@ -219,8 +221,11 @@ class _Incoming:
         self._size += len(part)
         if self._size > most_bytes:
             raise HTTPException(413, f"the body is larger than {most_bytes} bytes", _CLOSE)
-        # a list in a list is a member without a comma; a text that holds such letters counts for more than it is
-        self._members += part.count(b",") + part.count(b"[") + part.count(b"{")
+        # A list in a list is a member without a comma. The two are counted apart, since rows of numbers and a diff of
+        # such rows have many of both; a text that holds such letters counts for more than it is.
+        self._commas += part.count(b",")
+        self._opened += part.count(b"[") + part.count(b"{")
+        self._members = max(self._commas, self._opened)
         if self._members > most_members:
             raise HTTPException(413, f"the body has more than {most_members:,} members; send less at once", _CLOSE)
         if self._size <= SMALL_BODY:

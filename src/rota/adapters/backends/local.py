@@ -455,13 +455,17 @@ class LocalBackend:
             waiting = [(name, each) for name, each in self._known.items() if each.order and each.ours]
             self._awaits_claims = bool(waiting)
         late = [(name, each) for name, each in waiting if each.sent_at <= before][:LAUNCHES_LOOKED_AT]
-        for name, _ in late:
-            self._settle(name)  # it may have been claimed, and the nudge lost
-        is_stalled = any(each.order and self._known.get(name) is each for name, each in late) and self._wake_launcher()
-        if not is_stalled:
-            self._stalls = 0
-        if waiting:
-            self._watcher.later(CONTINUED_WITHIN_S if is_stalled else CLAIMED_WITHIN_S, self._look_at_launches)
+        is_stalled = False
+        try:
+            for name, _ in late:
+                self._settle(name)  # it may have been claimed, and the nudge lost
+            still = any(each.order and self._known.get(name) is each for name, each in late)
+            is_stalled = still and self._wake_launcher()
+            if not is_stalled:
+                self._stalls = 0
+        finally:  # a look that fails (no descriptor is free) is repeated
+            if waiting:
+                self._watcher.later(CONTINUED_WITHIN_S if is_stalled else CLAIMED_WITHIN_S, self._look_at_launches)
 
     def _wake_launcher(self) -> bool:
         """Continue the launcher and its workers where they were stopped, or kill those that are stopped again and
