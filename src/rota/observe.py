@@ -37,8 +37,8 @@ class Discreet(logging.Formatter):
 
 
 class Seldom(logging.Filter):
-    """Lets each warning through once a minute, with how often it came so far: any caller can provoke those of a web
-    server, and would fill the disk with them."""
+    """Lets each warning, and each kind of traceback, through once a minute, with how often it came so far: any caller
+    can provoke those of a web server, and would fill the disk with them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,15 +46,27 @@ class Seldom(logging.Filter):
         self._said_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno != logging.WARNING:
+        if record.levelno != logging.WARNING and not record.exc_info:
             return True
-        text, now = str(record.msg), time.monotonic()
+        text, now = str(record.msg).strip() + _kind(record), time.monotonic()
         self._came[text] = self._came.get(text, 0) + 1
         if text in self._said_at and now - self._said_at[text] < SAY_EVERY_S:
             return False
         self._said_at[text] = now
         record.msg = f"{text} ({self._came[text]} so far)"
         return True
+
+
+def _kind(record: logging.LogRecord) -> str:
+    """Return the type of what was raised, and where: there are no more of these than lines of code."""
+    raised = record.exc_info[1] if record.exc_info else None
+    if raised is None:
+        return ""
+    where = raised.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    at = f" at {where.tb_frame.f_code.co_name}:{where.tb_lineno}" if where is not None else ""
+    return f": {type(raised).__name__}{at}"
 
 
 def configure(*secrets: str, verbose: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -102,3 +103,21 @@ def test_what_any_caller_can_provoke_is_said_once_a_minute(log: io.StringIO, mon
     assert said.count("Invalid HTTP") == 2 and "Invalid HTTP request received. (1001 so far)" in said
     assert said.count("Unsupported") == 1
     assert said.count("Exception in") == 2, "what went wrong here is said each time"
+
+
+def test_one_kind_of_traceback_is_said_once_a_minute() -> None:
+    """A caller who has found a way to make one would fill the disk with them."""
+    seldom = observe.Seldom()
+
+    def raised(number: int) -> logging.LogRecord:
+        try:
+            if number % 2:
+                raise ValueError(number)
+            raise KeyError(number)
+        except (ValueError, KeyError):
+            return logging.LogRecord("x", logging.ERROR, __file__, 1, "Exception\n", (), sys.exc_info())
+
+    records = [raised(number) for number in range(100)]
+    passed = [each for each in records if seldom.filter(each)]
+    assert [type(each.exc_info[1]) for each in passed if each.exc_info] == [KeyError, ValueError]
+    assert seldom.filter(logging.LogRecord("x", logging.ERROR, __file__, 1, "no traceback", (), None))

@@ -14,6 +14,7 @@ import resource
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from http import HTTPStatus
 
 from rota.api.answers import dumps
 from rota.core.descriptors import HIGHEST, Shares, shares
@@ -51,11 +52,11 @@ class Refusal(Exception):
         self.status = status
 
     def answer(self) -> bytes:
-        """The whole of it, before any request: in the shape of the main routes and of the lease routes."""
-        words = {429: "Too Many Requests", 503: "Service Unavailable"}[self.status]
+        """The whole of it, without any request: in the shape of the main routes and of the lease routes."""
         body = dumps({"detail": str(self), "error": str(self)})
-        head = f"HTTP/1.1 {self.status} {words}\r\ncontent-type: application/json\r\nretry-after: {RETRY_AFTER_S}\r\n"
-        return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+        head = f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\ncontent-type: application/json\r\n"
+        again = f"retry-after: {RETRY_AFTER_S}\r\n" if self.status in (429, 503) else ""
+        return f"{head}{again}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
 class Connections:

@@ -25,6 +25,16 @@ from rota.api.bodies import SMALL_BODY, Message, Receive, Terms
 from rota.api.connections import network
 from rota.api.dry import is_dry_run
 from rota.api.gate import COOKIE, Known, Turned
+from rota.api.heads import (
+    LONGEST_COOKIES,
+    LONGEST_PATH,
+    LONGEST_QUERY,
+    LONGEST_VALUE,
+    MOST_HEADERS,
+    TOO_LONG,
+    TOO_MANY_HEADERS,
+    content_length,
+)
 from rota.api.house import House
 from rota.api.limits import Buckets
 from rota.api.read_slots import ReadSlots, TooManyReads, has_gone, is_stream, reads_files
@@ -75,12 +85,9 @@ HEADERS = [
     ),
 ]
 NO_STORE = (b"cache-control", b"no-store")
-# A head is parsed on the event loop, before anybody is known.
-LONGEST_PATH, LONGEST_QUERY, LONGEST_COOKIES = 8192, 8192, 16384
 LONGEST_NAME = 60  # of a parameter that may be a misspelt dry_run, with every letter written as %XX
 DEAR_QUERY = 1024  # bytes; a longer one waits for a turn of its account or address before it is looked at
 MOST_PARAMETERS = 100  # of a query: no route knows more than a dozen
-MOST_HEADERS, LONGEST_VALUE = 200, 8192
 SESSION = re.compile(r"[A-Za-z0-9_=.-]{1,500}")
 
 
@@ -179,13 +186,11 @@ class Guard:
             if turned is not None:
                 return turned
         if len(scope.get("raw_path") or b"") > LONGEST_PATH or len(scope.get("query_string", b"")) > LONGEST_QUERY:
-            return Turned(
-                414, f"the address is too long: a path has {LONGEST_PATH} bytes at most, a query {LONGEST_QUERY}"
-            )
+            return Turned(414, TOO_LONG)
         if _parameters(scope.get("query_string", b"")) > MOST_PARAMETERS:
             return Turned(414, f"the address has too many parameters: use at most {MOST_PARAMETERS}")
         if len(scope["headers"]) > MOST_HEADERS or headers.too_long:
-            return Turned(431, f"a request has {MOST_HEADERS} headers of {LONGEST_VALUE} bytes at most")
+            return Turned(431, TOO_MANY_HEADERS)
         if _misspelt(scope.get("query_string", b"")):
             return Turned(422, "to try something out write dry_run=true; nothing was done")
         if headers.length > MAX_BODY:
@@ -420,7 +425,7 @@ class _Headers:
                     if self.cookies <= LONGEST_COOKIES:
                         self.cookie = _session(value.decode("latin-1")) or self.cookie
                 case b"content-length":
-                    self.length = int(value) if value.isdigit() else 0
+                    self.length = content_length(value)
                 case b"sec-fetch-site":
                     self.fetch_site = value.decode("latin-1")
                 case b"sec-fetch-mode":

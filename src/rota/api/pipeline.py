@@ -16,7 +16,8 @@ import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from rota.api.heads import BoundedHeads
 
 PIECE = 16 << 10  # bytes
 MOST_PIPELINED = 100
@@ -24,14 +25,6 @@ FREE_CHUNKS, LEAST_CHUNK = 1000, 64
 MANY_CHUNKS = 64  # in one piece
 TOO_SMALL = f"A body may come in {FREE_CHUNKS} pieces, and in more where they have {LEAST_CHUNK} bytes on average."
 TOO_MANY = f"At most {MOST_PIPELINED} requests may wait on one connection; wait for their answers."
-
-
-class _TooManyPipelined(Exception):
-    """Ends the parsing of a piece."""
-
-
-class _TooManyChunks(Exception):
-    """Likewise."""
 
 
 class _Flow(FlowControl):
@@ -44,7 +37,7 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-class BoundedPipeline(HttpToolsProtocol):
+class BoundedPipeline(BoundedHeads):
     flow: _Flow
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -52,7 +45,6 @@ class BoundedPipeline(HttpToolsProtocol):
         self.flow = _Flow(transport)
         self._kept = b""  # what came while a request was worked on
         self._at_work: Any = None  # the cycle that was started last; `cycle` is the one that was parsed last
-        self._refusal = ""  # why the parsing was ended
         self._chunks = self._size = 0  # of the body that is on its way
         self._goes_on = False  # the next piece is parsed in the next pass of the event loop
 
@@ -80,8 +72,7 @@ class BoundedPipeline(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= MOST_PIPELINED:
-            self._refusal = TOO_MANY
-            raise _TooManyPipelined
+            self.refuse(400, TOO_MANY)
         self._chunks = self._size = 0
         super().on_headers_complete()
 
@@ -89,12 +80,8 @@ class BoundedPipeline(HttpToolsProtocol):
         self._chunks += 1
         self._size += len(body)
         if self._chunks > FREE_CHUNKS + self._size // LEAST_CHUNK:
-            self._refusal = TOO_SMALL
-            raise _TooManyChunks
+            self.refuse(400, TOO_SMALL)
         super().on_body(body)
-
-    def send_400_response(self, msg: str) -> None:
-        super().send_400_response(self._refusal or msg)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -29,6 +29,7 @@ from rota.api.accept import Acceptor, Admitted
 from rota.api.connections import Connections, Seat, account, network
 from rota.api.frames import BoundedFrames
 from rota.api.guard import MAX_BODY
+from rota.api.heads import ODD_HANDSHAKE
 from rota.api.house import House
 from rota.api.pipeline import BoundedPipeline
 from rota.api.server import guarded, guarded_leases
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048
 DROP_UNSENT = struct.pack("ii", 1, 0)  # on, for 0 s
 MAX_HEAD = 1 << 16
-ODD_HANDSHAKE = "A WebSocket handshake has no body, at most 128 headers, and at most 8 KiB in each line."
 PARTING_S = 3
 LAST_LOOK_S = 0.1  # what came while the event loop was held up is read before its sender is given up
 TAKE_WITHIN_S = 30.0
