@@ -69,6 +69,28 @@ def test_one_caller_has_a_few_at_a_time_and_others_do_not_wait(shared: House) ->
     asyncio.run(story())
 
 
+def test_an_answer_that_is_not_read_keeps_its_place(shared: House) -> None:
+    """Else one caller with many connections has as many answers of megabytes in the server's memory."""
+    greedy, _ = issue(shared.service, shared.gate, "mallory", "viewer")
+
+    async def story() -> None:
+        app, is_read = Rendering(), asyncio.Event()
+        app.go_on.set()
+
+        async def unread(scope: Any, receive: Any, send: Any) -> None:
+            await guard({**scope, "rota.drained": is_read.wait}, receive, send)
+
+        guard = Guard(app, shared)
+        many = [asyncio.create_task(ask(unread, greedy, RUNS)) for _ in range(5 * AT_A_TIME)]  # type: ignore[arg-type]
+        await settle()
+        assert app.begun == AT_A_TIME
+        is_read.set()
+        assert set(await asyncio.gather(*many)) == {200}
+        assert app.begun == 5 * AT_A_TIME
+
+    asyncio.run(story())
+
+
 def test_a_line_has_an_end(shared: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_slots, "MOST_WAITING", 3)
     token, _ = issue(shared.service, shared.gate, "mallory", "viewer")

@@ -37,7 +37,7 @@ from rota.api.heads import (
 )
 from rota.api.house import House
 from rota.api.limits import Buckets
-from rota.api.read_slots import ReadSlots, TooManyReads, has_gone, is_stream, reads_files
+from rota.api.read_slots import ReadSlots, TooManyReads, drained, has_gone, is_stream, reads_files
 from rota.app.authz import MAY, Principal, Role
 
 Scope = MutableMapping[str, Any]
@@ -153,6 +153,7 @@ class Guard:
                     begun = True  # whether a change is made is not known from now on
                 if begun or not has_gone(scope):
                     await self._app(scope, receive, noting)
+                    await drained(scope)
                     return
             # The connection is closing: the server calls a request that ends before it is closed a mistake.
             while (await receive())["type"] != "http.disconnect":

@@ -3,13 +3,14 @@
 A read is rendered in a thread, and all threads share one interpreter with the event loop: forty reads of one caller
 would leave everybody else a fortieth of it. Further reads of that caller wait for its own earlier ones, in order. It is
 the same with changes, which wait for threads and for the writer, and with logs and artifacts, which are read by threads
-that may have to wait for a file. Streams are not counted: they wait for time, and have bounds of their own.
+that may have to wait for a file. A call has its place until most of its answer is read, since the answer takes memory
+until then. Streams are not counted: they wait for time, and have bounds of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -63,6 +64,14 @@ def has_gone(scope: Mapping[str, Any]) -> bool:
     """Return whether the client has hung up, so that nobody reads an answer."""
     gone: Callable[[], bool] | None = scope.get("rota.gone")
     return gone is not None and gone()
+
+
+async def drained(scope: Mapping[str, Any]) -> None:
+    """Wait until the client has read most of its answer, or has gone: an answer takes memory until then, so it is one
+    of the few that its caller may have."""
+    wait: Callable[[], Awaitable[None]] | None = scope.get("rota.drained")
+    if wait is not None:
+        await wait()
 
 
 def is_stream(path: str) -> bool:

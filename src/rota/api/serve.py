@@ -494,6 +494,7 @@ class _Connection(BoundedPipeline):
             self._calm()  # else a body may follow, which is waited for no longer than a head
         self.scope["rota.hang_up"] = self._hang_up  # type: ignore[typeddict-unknown-key]
         self.scope["rota.gone"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
+        self.scope["rota.drained"] = self.flow.drain  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
         self.scope["rota.shares_pids"] = self._shares_pids  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer"] = self._peer  # type: ignore[typeddict-unknown-key]
