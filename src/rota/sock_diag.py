@@ -19,7 +19,7 @@ import struct
 End = tuple[str, int]  # address and port
 
 # states; include/net/tcp_states.h
-ESTABLISHED, SYN_SENT, SYN_RECV, CLOSE_WAIT, LISTEN, NEW_SYN_RECV = 1, 2, 3, 8, 10, 12
+ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LISTEN, NEW_SYN_RECV = 1, 2, 3, 4, 5, 8, 10, 12
 UNCONNECTED = (SYN_SENT, SYN_RECV, LISTEN, NEW_SYN_RECV)  # the kernel names a listener for want of better
 TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
 ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - looked for, not bound

@@ -18,6 +18,7 @@ from rota.adapters.backends import inside, procs
 SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h; Python has no name for it yet
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _OPEN = (sock_diag.ESTABLISHED, sock_diag.CLOSE_WAIT)
+_FAR_END_OF_OPEN = (sock_diag.ESTABLISHED, sock_diag.FIN_WAIT1, sock_diag.FIN_WAIT2)
 
 
 def uid_at(near: tuple[str, int], far: tuple[str, int], *, quick: bool = False) -> int | None:
@@ -25,7 +26,7 @@ def uid_at(near: tuple[str, int], far: tuple[str, int], *, quick: bool = False) 
     closed: the table shows such a socket as root's, whosever it was. `quick` does not read the table, whose length
     others decide."""
     found = sock_diag.connected(near, far, quick=quick)
-    return found.uid if found is not None and found.inode else None
+    return found.uid if found is not None and found.inode and found.state in _FAR_END_OF_OPEN else None
 
 
 def peer_uid(link: socket.socket, *, quick: bool = False) -> int | None:
