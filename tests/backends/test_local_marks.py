@@ -9,6 +9,7 @@ import pwd
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.adapters.backends import procs, records
+from rota.adapters.backends import inside, procs, records
 from rota.app.ports import LaunchOrder, StopOrder
 from rota.core.run import Cause, Exit
 from tests.backends.contract import Reports
@@ -182,3 +183,80 @@ def test_a_program_that_a_stranger_runs_with_the_accounts_rights_is_the_stranger
             assert not procs.has_marker(process.pid, mark, 0)
         finally:
             process.kill()
+
+
+# Says that its environment is so many bytes of memory, each of them this one. Any process may; zeros cost it nothing.
+BOUNDLESS = """
+import ctypes, os, sys, time
+size, byte = int(sys.argv[1]), int(sys.argv[2])
+libc = ctypes.CDLL(None, use_errno=True)
+os.setuid(int(sys.argv[3]))
+libc.mmap.restype = libc.sbrk.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+base = libc.mmap(None, size, 3, 0x22 | 0x4000, -1, 0)
+if byte:
+    ctypes.memset(base, byte, size)
+stat = open("/proc/self/stat").read().rpartition(")")[2].split()
+places = [int(stat[field - 3]) for field in (26, 27, 45, 46, 47)]
+places += [libc.sbrk(0), int(stat[28 - 3]), int(stat[48 - 3]), int(stat[49 - 3]), base, base + size]
+class Map(ctypes.Structure):
+    _fields_ = [("places", ctypes.c_uint64 * 11), ("auxv", ctypes.c_void_p)]
+    _fields_ += [("auxv_size", ctypes.c_uint32), ("exe_fd", ctypes.c_uint32)]
+told = Map((ctypes.c_uint64 * 11)(*places), None, 0, 0xFFFFFFFF)
+done = libc.prctl(35, 14, ctypes.byref(told), ctypes.sizeof(told), 0)
+print("told" if done == 0 else os.strerror(ctypes.get_errno()), flush=True)
+time.sleep(1000)
+"""
+
+
+@contextlib.contextmanager
+def boundless(size: int, byte: int) -> Iterator[int]:
+    argv = [sys.executable, "-ISc", BOUNDLESS, str(size), str(byte), str(OWNER_UID)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd="/") as process:
+        try:
+            assert process.stdout is not None
+            if (said := process.stdout.readline()) != b"told\n":
+                pytest.skip(f"this kernel does not let a process say where its environment is: {said!r}")
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("byte", [0, ord("A")], ids=["zeros", "one-variable"])
+def test_how_much_is_read_of_one_process_is_not_its_choice(byte: int) -> None:
+    """Memory and time of the server go by what is read: it can be any amount."""
+    with boundless(32 << 20, byte) as pid:
+        for look in (partial(procs.has_marker, uid=OWNER_UID, installation="0" * 16), lambda pid, _: inside._mark(pid)):
+            before = int(Path("/proc/self/io").read_text().split()[1])  # bytes that were read, from files of any kind
+            assert not look(pid, "0123456789ab-1")
+            assert int(Path("/proc/self/io").read_text().split()[1]) - before < 16 << 20
+
+
+def test_a_mark_is_found_wherever_it_is_in_a_large_environment() -> None:
+    mark, ours, others = "0123456789ab-1", "a" * 16, "b" * 16
+    for before in (0, procs.MAX_PROC_READ - 70, procs.MAX_PROC_READ - 40, procs.MAX_PROC_READ + 10):
+        fill = {f"F{number}": "x" * 99_995 for number in range(before // 100_000)}
+        env = {**fill, "REST": "x" * (before % 100_000), procs.MARKER: mark, procs.INSTALLATION: ours}
+        with subprocess.Popen(["sleep", "1000"], env=env, user=OWNER) as process:
+            try:
+                wait_for(partial(procs.has_marker, process.pid, mark, OWNER_UID), f"its exec ({before})")
+                assert procs.has_marker(process.pid, mark, OWNER_UID, ours), before
+                assert not procs.has_marker(process.pid, mark, OWNER_UID, others), before
+                assert not procs.has_marker(process.pid, mark[:-1], OWNER_UID), before
+                assert inside._mark(process.pid) == mark
+            finally:
+                process.kill()
+
+
+def test_a_sweep_ends_by_its_deadline_however_many_there_are_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def slow(pid: int, attempt_id: str, uid: int | None, installation: str = "") -> bool:
+        looked.append(pid)
+        time.sleep(0.05)
+        return False
+
+    monkeypatch.setattr(procs, "has_marker", slow)
+    monkeypatch.setattr(procs, "all_pids", lambda: iter(range(1 << 22, (1 << 22) + 2000)))
+    assert not procs.kill_marked("0123456789ab-1", OWNER_UID, time.monotonic()), "nobody knows whether any is left"
+    assert 0 < len(looked) < 1000

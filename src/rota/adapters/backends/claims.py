@@ -149,7 +149,7 @@ def _sweep(root: str, attempt_id: str, uid: int | None, group: str, timeout_s: f
     deadline, here = time.monotonic() + timeout_s, records.installation_id(root)
     if (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, uid, deadline, here):
         return True
-    left = procs.marked(attempt_id, uid, here)
+    left = procs.marked(attempt_id, uid, here, time.monotonic() + timeout_s)
     for text in tracers.end({*confine.members(group), *left}, uid) if uid is not None else ():
         log.warning("%s: %s", attempt_id, text)
     return False

@@ -18,6 +18,7 @@ SUPERVISORS = (b"rota-zygote", b"rota-shim")  # as zygote and worker call themse
 GROUP = re.compile(r"/(rota-[0-9a-f]{8})(?=/|$)")
 MAX_GROUPS = 1 << 16
 UNKNOWN = ""
+MAX_MARK = 100
 CLIMBS = 10
 MAX_ANCESTORS = 100  # a shell has about ten
 
@@ -76,14 +77,12 @@ def groups_of(pid: int) -> set[str]:
 
 
 def _mark(pid: int) -> str:
-    prefix, rest = f"\0{procs.MARKER}=".encode(), b"\0"
+    prefix = f"\0{procs.MARKER}=".encode()
+    longest = len(prefix) + MAX_MARK
     try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            while chunk := file.read(procs.MAX_PROC_READ):
-                rest += chunk
-                if prefix in rest:
-                    return (rest.partition(prefix)[2] + file.read(100)).partition(b"\0")[0].decode(errors="replace")
-                rest = rest[-len(prefix) :]
+        for window in procs.environment(pid, longest):
+            if 0 <= (at := window.find(prefix)) <= len(window) - longest:
+                return window[at + len(prefix) : at + longest].partition(b"\0")[0].decode(errors="replace")
     except OSError as error:
         procs.must_be_known(error)  # else it is gone, or another account's
     return ""

@@ -24,9 +24,11 @@ PF_FORKNOEXEC = 0x40  # in field 9 of /proc/<pid>/stat: "forked but didn't exec"
 PF_KTHREAD = 0x00200000  # in the same field: a thread of the kernel
 NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
 MAX_NAMESPACES = 33  # the kernel nests 32
-MAX_PROC_READ = (
-    1 << 20
-)  # an environment can be larger (up to the stack limit); the marker is looked for in all of it, piecewise
+MAX_PROC_READ = 1 << 20
+# An exec gives at most 6 MiB, but a process may say that any of its memory is its environment (PR_SET_MM_MAP).
+MAX_ENVIRONMENT = 8 << 20
+MIN_LOOK_S = 1.0  # one look at all processes takes a hundredth of that, unless they make it long
+FOR_EVER = float("inf")
 
 
 # A supervisor goes on with what it can see: of its children it hears from the kernel. The zygote sets this.
@@ -149,11 +151,22 @@ def is_of(pid: int, uid: int) -> bool:
         os.close(fd)
 
 
-def marked(attempt_id: str, uid: int | None, installation: str = "") -> list[int]:
+def marked(attempt_id: str, uid: int | None, installation: str = "", deadline: float = FOR_EVER) -> list[int]:
     """Processes of this account (None: of any) that carry the attempt's marker in their environment, however far they
-    ran."""
-    own = os.getpid()
-    return [pid for pid in all_pids() if pid != own and has_marker(pid, attempt_id, uid, installation)]
+    ran; those that were found by the deadline (monotonic)."""
+    return _marked(attempt_id, uid, installation, deadline)[0]
+
+
+def _marked(attempt_id: str, uid: int | None, installation: str, deadline: float) -> tuple[list[int], bool]:
+    """The same, and whether all processes were looked at. A look has a second in any case."""
+    own, found = os.getpid(), list[int]()
+    deadline = max(deadline, time.monotonic() + MIN_LOOK_S)
+    for pid in all_pids():
+        if time.monotonic() > deadline:
+            return found, False
+        if pid != own and has_marker(pid, attempt_id, uid, installation):
+            found.append(pid)
+    return found, True
 
 
 def has_marker(pid: int, attempt_id: str, uid: int | None, installation: str = "") -> bool:
@@ -162,27 +175,37 @@ def has_marker(pid: int, attempt_id: str, uid: int | None, installation: str = "
     that names another installation is none of ours; one of an older version names none. "": any will do."""
     if uid is not None and uid_of(pid) != uid:
         return False
-    wanted, prefix = f"{MARKER}={attempt_id}".encode(), f"{INSTALLATION}=".encode()
-    found = False
+    wanted, prefix = f"\0{MARKER}={attempt_id}\0".encode(), f"\0{INSTALLATION}=".encode()
+    ours = prefix + installation.encode() + b"\0"
+    found, named = False, not installation
     try:
-        for variable in _environment(pid):
-            found = found or variable == wanted
-            if installation and variable.startswith(prefix) and variable != prefix + installation.encode():
-                return False
+        for window in environment(pid, max(len(wanted), len(ours))):
+            found = found or wanted in window
+            if not named and 0 <= (at := window.find(prefix)) <= len(window) - len(ours):
+                if not window.startswith(ours, at):
+                    return False
+                named = True
+            if found and named:
+                break
     except OSError as error:
         must_be_known(error)
         return False  # gone, or another user's
     return found and start_time(pid) is not None
 
 
-def _environment(pid: int) -> Iterator[bytes]:
-    """Its variables. An environment can be larger than one read, a variable can not."""
+def environment(pid: int, longest: int) -> Iterator[bytes]:
+    """The variables of a process, each between two zero bytes, in windows that overlap: what has at most `longest`
+    bytes is whole in one of them. The last window ends with as many zero bytes. How much is read has a bound."""
     with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-        rest = b""
-        while chunk := file.read(MAX_PROC_READ):
-            *whole, rest = (rest + chunk).split(b"\0")
-            yield from whole
-        yield rest
+        rest = b"\0"
+        for _ in range(0, MAX_ENVIRONMENT, MAX_PROC_READ):
+            chunk = file.read(MAX_PROC_READ)
+            if not chunk:
+                break
+            rest += chunk
+            yield rest
+            rest = rest[-longest:]
+        yield rest + bytes(longest)
 
 
 def caught(pid: int) -> int:
@@ -266,14 +289,16 @@ def kill_marked(attempt_id: str, uid: int | None, deadline: float, installation:
     """Kill all processes of this account that carry the marker, again and again until none is found. False when
     `deadline` (monotonic) came first."""
     pause = 0.001
-    while pids := marked(attempt_id, uid, installation):
+    while True:
+        pids, are_all = _marked(attempt_id, uid, installation, deadline)
+        if not pids and are_all:
+            return True
         for pid in pids:
             send(pid, signal.SIGKILL, lambda pid=pid: has_marker(pid, attempt_id, uid, installation))  # type: ignore[misc]
         if time.monotonic() > deadline:
             return False
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
-    return True
 
 
 def _is_dead(stat: list[bytes]) -> bool:
