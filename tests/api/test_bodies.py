@@ -443,3 +443,12 @@ def test_a_long_body_is_refused_for_its_depth_without_being_parsed(monkeypatch: 
         json_body.must_be_flat(body)
     assert refusal.value.status_code == 422 and "the body is nested deeper" in str(refusal.value.detail)
     assert parsed == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
+def test_a_body_in_another_encoding_is_refused(encoding: str) -> None:
+    """A letter of it may have the byte of a quote, behind which brackets would not be counted."""
+    body = ('{"name":"\u2241","deep":' + "[" * 40 + "]" * 40 + "}").encode(encoding)
+    with pytest.raises(HTTPException) as refusal:
+        json_body.must_be_flat(body)
+    assert refusal.value.status_code == 422 and "UTF-8" in str(refusal.value.detail)

@@ -26,7 +26,10 @@ class JsonRequest(Request):
 
 
 def must_be_flat(body: bytes) -> None:
-    """Raises an HTTPException (422) that names the field."""
+    """Raises an HTTPException (422) that names the field. A NUL is in no JSON in UTF-8: in other encodings, which the
+    parser would take as well, brackets cannot be told from letters."""
+    if b"\0" in body:
+        raise HTTPException(422, [fault(None, "the body cannot be read as JSON in UTF-8")])
     if not is_deeper(body, MAX_ASKED):
         return
     name = _deep_field(body)
