@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.adapters.accounts import Accounts
 from rota.api import assemble, tokens
 from rota.api import gate as g
 from rota.api.gate import Gate, Known, Turned
@@ -464,6 +465,20 @@ class TestSocket:
         turned = come(gate, uid=3_999_999)
         assert isinstance(turned, g.Turned) and turned.status == 401
         assert "user id 3999999 has no account here" in turned.why and "token" in turned.why
+
+    @pytest.mark.parametrize("secret", [None, "whatever"])
+    def test_a_server_without_tokens_knows_the_socket_by_its_account_too(
+        self, house: House, secret: str | None
+    ) -> None:
+        """What runs in a container with the socket would else be an admin, and an ordinary account with any token."""
+        for account in (Accounts().of, lambda uid: Account("ann", 1000, subordinate=True)):
+            gate = gate_of(house.service, account=account)
+            turned = come(gate, secret, uid=3_999_999)
+            assert isinstance(turned, g.Turned) and turned.status == 401
+            assert "show a token" in turned.why and "rota token create" in turned.why
+        gate = gate_of(house.service)
+        assert name(come(gate, secret, uid=pwd.getpwnam("nobody").pw_uid)) == ("nobody", "user", "socket")
+        assert name(come(gate, secret, uid=0)) == ("root", "admin", "socket")
 
     def test_a_subordinate_id_has_not_the_powers_of_its_account(self, house: House) -> None:
         """It is what runs in a container of the account, and may be anybody's program."""

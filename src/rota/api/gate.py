@@ -91,7 +91,11 @@ STALE = Turned(
 
 def _not_its_own(uid: int, account: Account) -> Turned:
     whose = f"is a subordinate id of {account.name} (/etc/subuid)" if account.subordinate else "has no account here"
-    return Turned(401, f"user id {uid} {whose}, so it is not known by the unix socket; show a token (ROTA_TOKEN)")
+    return Turned(
+        401,
+        f"user id {uid} {whose}, so it is not known by the unix socket; show a token (ROTA_TOKEN), which an admin "
+        f"makes with: rota token create --user NAME",
+    )
 
 
 class Gate:
@@ -136,18 +140,17 @@ class Gate:
 
     # -- a caller ---------------------------------------------------------------------------------------------------
     def admit(self, *, source: str, secret: str | None, cookie: str | None, uid: int | None) -> Known | Turned:
-        if secret:
+        # Where there is no token, one is no offence, and no better than none: the socket tells who has sent it.
+        if secret and (self.closed or uid is None):
             return self._by_secret(source, secret)
         if cookie:
             known = self._by_cookie(cookie)
             if known is not None:
                 return known
-        person = None if uid is None else self.peer(uid)
-        if person is not None:
-            return Known(person, "socket")
-        if not self.closed:
-            return Known(ANYONE, "open")
-        return UNAUTHORISED if uid is None else _not_its_own(uid, self._account(uid))
+        if uid is None:
+            return UNAUTHORISED if self.closed else Known(ANYONE, "open")
+        person = self.peer(uid)
+        return _not_its_own(uid, self._account(uid)) if person is None else Known(person, "socket")
 
     def peer(self, uid: int) -> Principal | None:
         """Return who is on the unix socket, by the kernel's word. None = the id is no account's own: a subordinate id
