@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -72,6 +73,21 @@ def test_one_whose_supervisor_dies_at_its_time_limit_has_had_its_time(quick):
     run = quick.wait(run_id)
     assert (run.state, run.attempts_made) == (RunState.FAILED, 1), run.why
     assert "time limit of 1 s reached" in run.why
+
+
+def test_one_that_died_while_no_server_watched_may_have_died_early(quick):
+    """A server that comes back after the limit cannot tell when the attempt died: it was lost, and is tried again."""
+    mark = quick.where / "second"
+    line = f"[ -e {mark} ] || {{ touch {mark}; exec sleep 100000; }}"
+    run_id = quick.submit(line, time_limit_s=10.0, max_retries=3)
+    quick.in_state(run_id, RunState.RUNNING)
+    until(mark.exists, "the first attempt is at work")
+    began, shim = time.monotonic(), quick.shim_of(run_id)
+    quick.close()
+    os.kill(shim, signal.SIGKILL)
+    until(lambda: time.monotonic() > began + 10.5, "its limit has passed", 60.0)
+    run = quick.open().wait(run_id)
+    assert (run.state, run.attempts_made, run.retries) == (RunState.SUCCEEDED, 2, 1), run.why
 
 
 def test_retries_can_be_switched_off(quick):

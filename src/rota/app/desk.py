@@ -6,6 +6,7 @@ batch already sees it. Nothing is acknowledged before the whole batch is committ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -48,11 +49,13 @@ class Desk:
         envs: SharedEnvs | None = None,
         shortage: str = "",
         checkpoints: DiskUse | None = None,
+        watched_from: float = math.inf,
     ) -> None:
         self.state = state
         self.store = store
         self.now = max(now, state.at)  # events never go back in time, whatever the clock does
         self.tick = tick
+        self.watched_from = watched_from  # since which tick this server has watched the attempts; inf = not at all
         self._new_id = new_id
         self.accounts = accounts
         self.budget = budget or Budget()

@@ -137,6 +137,11 @@ class Loop:
         a day and between two servers, neither turns it back nor stops it: what backs off would wait for ever."""
         return self._begun[0] + self.clock.tick() - self._begun[1]
 
+    @property
+    def watched_from(self) -> float:
+        """Since which tick this server has watched the attempts."""
+        return self._begun[1]
+
     def reconcile_by(self, tick: float) -> None:
         """Have the next periodic round by this moment at the latest."""
         self._next_reconcile = min(self._next_reconcile, tick)
@@ -280,6 +285,7 @@ class Loop:
             envs=self.envs,
             shortage=self.shortage,
             checkpoints=self.checkpoints,
+            watched_from=self.watched_from,
         )
 
     def _look_at_space(self) -> None:

@@ -212,4 +212,4 @@ def _active(loop: Loop) -> list[Run]:
 
 
 def _desk(loop: Loop) -> Desk:
-    return Desk(loop.state, loop.store, loop.now(), loop.clock.tick(), loop.new_id)
+    return Desk(loop.state, loop.store, loop.now(), loop.clock.tick(), loop.new_id, watched_from=loop.watched_from)

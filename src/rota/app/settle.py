@@ -48,7 +48,7 @@ def settle_from_before_reboot(desk: Desk, run: Run, attempt: Attempt, exit: Exit
 def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, *, held_s: float, late: bool) -> None:
     """`late`: it had ended before, and is dated so; in the house's time, which may have stood still since."""
     decision = _what_next(desk, run, attempt, exit)
-    state = RunState.QUEUED if decision.again else _final(run, attempt, exit)
+    state = RunState.QUEUED if decision.again else _final(desk, run, attempt, exit)
     desk.write(
         e.AttemptEnded(
             at=desk.now,
@@ -66,20 +66,20 @@ def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, *, held_s: float, l
     end_dependents(desk, run.id)
 
 
-def _final(run: Run, attempt: Attempt, exit: Exit) -> RunState:
+def _final(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> RunState:
     if exit.ok:
         return RunState.SUCCEEDED
     cancelled = attempt.stop is not None and attempt.stop.cause is Cause.CANCELLED
     if cancelled or exit.cause in (Cause.CANCELLED, Cause.NEVER_STARTED):
         return RunState.CANCELLED
-    lost = exit.cause is Cause.LOST and not _outlived_limit(run, attempt, exit)
+    lost = exit.cause is Cause.LOST and not _outlived_limit(desk, run, attempt, exit)
     return RunState.LOST if lost else RunState.FAILED
 
 
-def _outlived_limit(run: Run, attempt: Attempt, exit: Exit) -> bool:
+def _outlived_limit(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> bool:
     """Whether the server itself had to ask it to end at its time limit, or it died without a supervisor after that."""
     asked = attempt.stop is not None and attempt.stop.cause is Cause.TIME_LIMIT
-    return asked or (run.spec.holder is None and died_past_limit(run, exit))
+    return asked or (run.spec.holder is None and died_past_limit(run, exit, desk.watched_from))
 
 
 def _what_next(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> RetryDecision:
@@ -93,7 +93,8 @@ def _what_next(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> RetryDecis
         if stop.cause is Cause.PREEMPTED and again:
             why = f"preempted for {stop.for_run}" if stop.for_run else "preempted"
             return RetryDecision(True, f"{why}; {exit.message}" if exit.killed else why)
-    if exit.cause is Cause.LOST and _outlived_limit(run, attempt, exit):  # it has had its time, and would have it again
+    if exit.cause is Cause.LOST and _outlived_limit(desk, run, attempt, exit):
+        # it has had its time, and would have it again
         exit = replace(exit, cause=Cause.TIME_LIMIT, killed=True)
     return retry(exit, run, desk.state.policy)
 

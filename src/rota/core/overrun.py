@@ -43,12 +43,14 @@ def has_outlived_limit(run: Run, past_s: float) -> bool:
     return past_s > given_s(run) + late_s + DEAD_WITHIN_S
 
 
-def died_past_limit(run: Run, exit: Exit) -> bool:
-    """Return whether an attempt that ended without a record of its own, as when its supervisor was killed, had reached
-    its limit by then. When it was found much later than a server that looks would have asked it to end, it may have
-    died at any time before."""
+def died_past_limit(run: Run, exit: Exit, watched_from: float) -> bool:
+    """Return whether an attempt that ended without a record of its own, as when its supervisor was killed, is known to
+    have reached its limit by then. Its end is dated when it was found. A server that began to watch after the limit
+    (`watched_from`, a tick), or found it much later than it would have asked it to end, cannot tell when it died."""
     began, ended, limit_s = exit.started_tick, exit.ended_tick, run.spec.time_limit_s
     if exit.cause is not Cause.LOST or began is None or ended is None or limit_s is None:
+        return False
+    if watched_from > began + limit_s:
         return False
     return limit_s <= ended - began <= limit_s + given_s(run) + FOUND_WITHIN_S
 
