@@ -180,3 +180,10 @@ def test_the_doctor_finds_cgroup_v2_beside_v1() -> None:
     """There it is mounted below /sys/fs/cgroup, not at it."""
     mounted = any(line.split()[2] == "cgroup2" for line in Path("/proc/self/mounts").read_text().splitlines())
     assert ("no cgroup v2 here" not in checkup._cgroup().text) == mounted
+
+
+def test_the_doctor_does_not_say_of_a_server_what_holds_for_this_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that answers may be root's, which may use cgroups; `limits` tells of that one."""
+    monkeypatch.setattr(checkup, "_unified_mount", lambda: "/sys/fs/cgroup")
+    monkeypatch.setattr(os, "access", lambda *asked: False)
+    assert "this account: a server that it starts" in checkup._cgroup().text

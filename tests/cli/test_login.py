@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from rota.cli.commands import login
 from tests.cli.lab import Lab
 from tests.doors.server import curl
 
@@ -50,3 +53,17 @@ def test_a_link_for_oneself_and_by_an_admin_for_others(lab: Lab, tmp_path: Path)
     assert denied.stdout == b""
     assert lab.rota("login", "--link", "rota_abc", env=far).returncode == 2
     assert lab.rota("login", "--token-id", root["id"], env=far).returncode == 2
+
+
+def test_somebody_known_by_their_account_alone_is_not_told_that_they_have_no_token(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Who is no admin may not look for it, nor make one."""
+    me = SimpleNamespace(token_id="", role="user", name="ann", known_by="socket")
+    client: Any = SimpleNamespace(whoami=lambda: me)
+    with pytest.raises(SystemExit) as end:
+        login._own(client)
+    said = capsys.readouterr().err
+    assert end.value.code == 75
+    assert "has no token" not in said and "token create" not in said
+    assert "`rota login`" in said and "ask an admin" in said

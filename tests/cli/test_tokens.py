@@ -57,7 +57,17 @@ def test_from_a_token_to_a_run_of_ones_own(closed: Lab, tmp_path: Path) -> None:
     assert nobody.returncode == 2 and b"user: use 1 to 64 letters" in nobody.stderr
     closed.out("token", "revoke", listed[0]["id"])
     assert closed.rota("queue", env=env).returncode == 77
-    assert closed.rota("token", "revoke", "nothing").returncode == 75
+    missing = closed.rota("token", "revoke", "nothing")
+    assert missing.returncode == 75 and b"rota token list" in missing.stderr
+
+
+def test_an_agent_is_made_for_a_person(closed: Lab) -> None:
+    for given in (("--role", "agent"), ("--for", "ann")):
+        refused = closed.rota("token", "create", "--user", "scout", *given)
+        assert refused.returncode == 2
+        assert b"--role agent" in refused.stderr and b"--for PERSON" in refused.stderr, "in words of this command"
+    made = closed.json("token", "create", "--user", "scout", "--role", "agent", "--for", "ann", "--json")
+    assert made["acts_for"] == "ann"
 
 
 def test_a_token_through_a_pipe_needs_no_option(closed: Lab, tmp_path: Path) -> None:

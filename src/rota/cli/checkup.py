@@ -279,7 +279,9 @@ def _cgroup() -> Finding:
     if not root:
         return Finding("cgroup", WARN, "no cgroup v2 here: a run's processes are swept by their mark alone")
     if not os.access(root, os.W_OK):
-        return Finding("cgroup", OK, "cgroup v2, not ours to use: a run's processes are swept by their mark")
+        return Finding(
+            "cgroup", OK, "cgroup v2, not for this account: a server that it starts sweeps runs by their mark"
+        )
     return Finding("cgroup", OK, "cgroup v2, writable")
 
 

@@ -25,8 +25,8 @@ class Capacity(BaseModel):
     r: int = Field(description="Runs that are running or being launched.")
     q: int = Field(description="Runs that are ready or queued.")
     max_new_runs: int = Field(
-        description="How many of those that are ready or queued already could start now; 0 where none waits, however "
-        "many GPUs are free (`free_gpus`)."
+        description="How many of those that are ready or queued already to let go now, counted as if each run had one "
+        "GPU: with runs of several, fewer can start (`free_gpus`). 0 where none waits, however many GPUs are free."
     )
     formula: str
     cluster_type: str

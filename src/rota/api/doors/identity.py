@@ -111,7 +111,7 @@ async def revoke_token(house: HouseDep, who: Caller, token_id: str, dry_run: Dry
     authorise(who, Act.MANAGE_TOKENS)
     token = house.gate.token(token_id)
     if token is None:
-        raise NotFound(f"no token {token_id[:50]!r}; see GET /tokens", "token_id")
+        raise NotFound(f"no token {token_id[:50]!r}; see: rota token list (GET /tokens)", "token_id")
     if token.revoked_at is None:
         token = replace(token, revoked_at=time.time())
         await act(house, who, PutRecord(token.draft()), dry_run)
@@ -132,7 +132,7 @@ async def login_link(request: Request, house: HouseDep, who: Caller, token_id: s
         authorise(who, Act.MANAGE_TOKENS)
         token = house.gate.token(token_id)
         if token is None or not token.valid(time.time()):
-            raise NotFound(f"no valid token {token_id[:50]!r}; see GET /tokens", "token_id")
+            raise NotFound(f"no valid token {token_id[:50]!r}; see: rota token list (GET /tokens)", "token_id")
     path = f"/login?code={house.gate.new_code(token_id)}"
     base = _own_url(house)
     return Json({"path": path, "url": f"{base}{path}" if base else None})

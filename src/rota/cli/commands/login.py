@@ -77,11 +77,15 @@ def _own(client: Client) -> str:
         for one in sorted(client.tokens(), key=lambda one: -(one.created_at or 0.0)):
             if one.user == me.name and not one.revoked_at and (one.expires_at is None or now < one.expires_at):
                 return one.id
-    say(
-        f"{me.name} has no token a browser could be logged in with; make one with: rota token create --user {me.name}"
-        if me.known_by != "open"
-        else "this server has no tokens: a browser needs no login"
-    )
+    if me.known_by == "open":
+        say("this server has no tokens: a browser needs no login")
+    elif me.role == "admin":
+        say(f"{me.name} has no token a browser could be logged in with; make one: rota token create --user {me.name}")
+    else:
+        say(
+            f"you are known as {me.name} by your account, and a link is made for a token: store yours with `rota "
+            "login`, or ask an admin for a token or for a link (rota login --link --token-id ID)"
+        )
     sys.exit(REFUSED)
 
 

@@ -41,7 +41,7 @@ def command() -> None:
 @click.option("--user", required=True, help="Whose it is.")
 @click.option("--role", type=click.Choice(ROLES), default="user", show_default=True)
 @click.option("--expires", "expires_s", type=Duration(), help="After 12h, 30d, ...  [default: never]")
-@click.option("--for", "acts_for", default="", help="An agent's person.")
+@click.option("--for", "acts_for", default="", help="With --role agent: the person for whom the agent acts.")
 @click.option("--note", default="", help="What it is for.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the token.")
 @json_option
@@ -49,6 +49,8 @@ def command() -> None:
 @server_option
 def create(quiet: bool, as_json: bool, data_dir: Path, server: str, **wanted: Any) -> None:
     """Make a token and print it, this once."""
+    if (wanted["role"] == "agent") != bool(wanted["acts_for"]):
+        raise click.UsageError("--role agent and --for PERSON go together: an agent acts for a person; add the other")
     with _book(server, data_dir) as book:
         made = book.create(**wanted)
     if as_json:
