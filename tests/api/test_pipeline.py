@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rota.api import pipeline, serve
+from rota.api.turns import AT_A_TIME, Turns
 from tests.api.kit import serving
 from tests.api.test_serve import HEAD, UPGRADE, app, talk, web_socket
 
@@ -253,6 +254,104 @@ def test_others_have_their_turn_while_many_chunks_are_parsed() -> None:
             assert b" 200 " in answered.result()
             writer.close()
         assert sum(passes) == 20_000 * 64
-        assert max(passes) <= 3 * pipeline.PIECE, "a read is 256 KiB"
+        assert max(passes) <= 2 * AT_A_TIME * pipeline.PIECE, "a read is 256 KiB"
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+class TestTurns:
+    """What comes on connections that are open already is parsed in turns of their party."""
+
+    @pytest.mark.parametrize(
+        "burst",
+        [GET * 8, b"GET /" + b"%41" * 2_500 + b" HTTP/1.1\r\nhost: x\r\n\r\n", CHUNKED + b"1\r\nx\r\n" * 900],
+        ids=["requests", "long path", "chunks"],
+    )
+    def test_a_burst_on_hundreds_of_connections_of_one_party_delays_no_other(
+        self, burst: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All of it was parsed in one pass of the event loop, which took seconds."""
+        parsed: list[tuple[str, int]] = []
+        parse = serve._Connection.parse
+
+        def noting(self: serve._Connection, data: bytes) -> None:
+            parsed.append((self._peer, len(data)))
+            parse(self, data)
+
+        def party(link: Any) -> str:
+            return "modest" if link.getpeername()[0] == "127.0.0.2" else "greedy"
+
+        monkeypatch.setattr(serve._Connection, "parse", noting)
+        monkeypatch.setattr(serve._Connection, "_party", party)
+        monkeypatch.setattr(serve._Connection, "turns", Turns())
+
+        async def story() -> None:
+            async with serving(app) as (address, connections):
+                many = [await asyncio.open_connection(*address) for _ in range(20 * AT_A_TIME)]
+                reader, writer = await asyncio.open_connection(*address, local_addr=("127.0.0.2", 0))
+                while len(connections) < len(many) + 1:
+                    await asyncio.sleep(0.005)
+                for _, other in many:
+                    other.write(burst)
+                writer.write(GET)
+                answer = asyncio.ensure_future(reader.readuntil(OK))
+                most = before = 0
+                while not answer.done():
+                    most, before = max(most, len(parsed) - before), len(parsed)
+                    await asyncio.sleep(0)
+                parties = [each for each, _ in parsed]
+                assert parties.index("modest") <= 4 * AT_A_TIME, "of 320 and more"
+                assert most <= 3 * AT_A_TIME, "in one pass"
+                assert max(size for _, size in parsed) <= pipeline.PIECE
+                for _, other in [*many, (reader, writer)]:
+                    other.transport.abort()
+                while connections:
+                    await asyncio.sleep(0.005)
+
+        asyncio.run(asyncio.wait_for(story(), 60))
+
+    def test_while_a_connection_waits_for_its_turn_nothing_more_of_it_is_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        busy = BusyTurns()
+        monkeypatch.setattr(serve._Connection, "turns", busy)
+
+        async def story() -> None:
+            async with serving(app) as (address, connections):
+                reader, writer = await asyncio.open_connection(*address)
+                gone = (await asyncio.open_connection(*address))[1]
+                while len(connections) < 2:
+                    await asyncio.sleep(0.005)
+                busy.is_busy = True
+                gone.write(GET)
+                size = 3 << 20
+                writer.write(HEAD + b"content-length: %d\r\n\r\n" % size + b"x" * size)
+                while len(busy.waiting) < 2:
+                    await asyncio.sleep(0.005)
+                assert all(0 < kept(each) <= 1 << 19 for each in connections), "a read is 256 KiB"
+                gone.transport.abort()
+                busy.is_busy = False
+                for turn in busy.waiting:
+                    turn.set_result(None)
+                assert b"200 OK" in await reader.readuntil(b"\r\n\r\nOK"), "and then all of it is taken"
+                writer.close()
+                while connections:
+                    await asyncio.sleep(0.005)
+
+        asyncio.run(asyncio.wait_for(story(), 60))
+
+
+class BusyTurns(Turns):
+    """Gives no turns while it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_busy = False
+        self.waiting: list[asyncio.Future[None]] = []
+
+    def take(self, party: str) -> bool:
+        return not self.is_busy and super().take(party)
+
+    def line_up(self, party: str) -> asyncio.Future[None]:
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        return self.waiting[-1]

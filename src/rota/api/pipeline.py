@@ -1,13 +1,15 @@
-"""Requests that a client sends before its earlier ones are answered, and bodies that it sends in tiny pieces.
+"""What comes on an open connection: parsed in turns of its party, a piece a turn, and no more of it kept than a read.
 
-HTTP allows it, and hardly a client does it. Parsed as they come, each costs two kilobytes and a place in memory before
-anybody has looked at who sends them. So while a request of a connection is not answered, at most one read of what
-follows is kept, and nothing more is read; it is parsed in pieces, the next one when all requests of the last are
-answered. One piece may have MOST_PIPELINED requests.
+Parsing is done on the event loop, before anybody has looked at who sends, and one account may have thousands of
+connections. So what comes is parsed in pieces of PIECE bytes, each in a turn of the account or address at the other end
+(`turns`); where nobody waits, at once. A piece of a body whose length the head has told costs next to nothing, whatever
+its size, and has up to BODY_PIECE bytes. While a connection waits for its turn nothing more of it is read.
 
-Each chunk of a body costs a call of Python here, also one of a single byte: a read of 256 KiB may hold 43,000. So a
-body comes in FREE_CHUNKS, and beyond them in such of LEAST_CHUNK bytes on average; and where a piece held many, others
-have their turn before the next.
+Also while a request is not answered at most one read of what follows is kept, and parsed when all requests of the last
+piece are answered: HTTP allows it, and hardly a client does it. One piece may have MOST_PIPELINED requests.
+
+Each chunk of a body costs a call of Python, also one of a single byte. So a body comes in FREE_CHUNKS, and beyond them
+in such of LEAST_CHUNK bytes on average.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 
 from rota.api.heads import BoundedHeads
+from rota.api.turns import Turns
 
-PIECE = 16 << 10  # bytes
-MOST_PIPELINED = 100
+PIECE = 1 << 10  # bytes
+BODY_PIECE = 64 << 10
+READ_ON = 16 << 10  # bytes that are kept behind a request while reading goes on: else nobody learns that a client goes
+MOST_PIPELINED = 8
 FREE_CHUNKS, LEAST_CHUNK = 1000, 64
-MANY_CHUNKS = 64  # in one piece
 TOO_SMALL = f"A body may come in {FREE_CHUNKS} pieces, and in more where they have {LEAST_CHUNK} bytes on average."
 TOO_MANY = f"At most {MOST_PIPELINED} requests may wait on one connection; wait for their answers."
 
@@ -38,18 +42,23 @@ class _Flow(FlowControl):
 
 
 class BoundedPipeline(BoundedHeads):
+    turns: Turns
     flow: _Flow
+    _peer: str  # the party
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(transport)
-        self._kept = b""  # what came while a request was worked on
+        self._kept = bytearray()  # what came while it was not its turn, or a request was worked on
+        self._turn: asyncio.Future[None] | None = None  # that is waited for
         self._at_work: Any = None  # the cycle that was started last; `cycle` is the one that was parsed last
         self._chunks = self._size = 0  # of the body that is on its way
-        self._goes_on = False  # the next piece is parsed in the next pass of the event loop
+        self._left = 0  # bytes of it that are to come, where its length is known
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._kept = b""
+        self._kept.clear()
+        if self._turn is not None:
+            self._turn.cancel()
         self.pipeline.clear()
         if self._at_work is not None and self._at_work is not self.cycle:  # that one is told in any case
             self._at_work.disconnected = not self._at_work.response_complete
@@ -57,15 +66,11 @@ class BoundedPipeline(BoundedHeads):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._kept or self._is_busy():
-            self._kept += data
-            if len(self._kept) > PIECE:  # little is kept while reading goes on: else nobody learns that the client goes
-                self._hold()
-        elif len(data) <= PIECE:
+        if not self._kept and len(data) <= PIECE and not self._is_busy() and self.turns.take(self._peer):
             self.parse(data)
-        else:
-            self._kept = data
-            self._parse_kept()
+            return
+        self._kept += data
+        self._parse_kept()
 
     def parse(self, data: bytes) -> None:
         super().data_received(data)
@@ -74,19 +79,25 @@ class BoundedPipeline(BoundedHeads):
         if len(self.pipeline) >= MOST_PIPELINED:
             self.refuse(400, TOO_MANY)
         self._chunks = self._size = 0
+        self._left = self._length
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._chunks += 1
         self._size += len(body)
+        self._left -= len(body)
         if self._chunks > FREE_CHUNKS + self._size // LEAST_CHUNK:
             self.refuse(400, TOO_SMALL)
         super().on_body(body)
 
+    def on_message_complete(self) -> None:
+        self._left = 0
+        super().on_message_complete()
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._kept and not self.pipeline:
-            self.loop.call_soon(self._parse_kept)  # others have their turn between two pieces
+            self.loop.call_soon(self._parse_kept)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._at_work = cycle
@@ -97,35 +108,38 @@ class BoundedPipeline(BoundedHeads):
         cycle: Any = self.cycle
         return bool(self.pipeline) or (cycle is not None and not cycle.response_complete and not cycle.more_body)
 
-    def _hold(self) -> None:
-        self.flow.pause_reading()
-        self.flow.held = True
-
-    def _parse_later(self) -> None:
-        if not self._goes_on:
-            self._goes_on = True
-            self.loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        self._goes_on = False
-        self._parse_kept()
-
     def _parse_kept(self) -> None:
-        data, at = self._kept, 0
-        chunks = self._chunks
-        while at < len(data) and not self._is_busy():
-            if self._chunks - chunks > MANY_CHUNKS:
-                self._parse_later()
-                break
-            self.parse(data[at : at + PIECE])
-            at += PIECE
-            if self.transport.is_closing() or self.transport.get_protocol() is not self:
-                at = len(data)  # nobody reads the rest: a WebSocket begins with the next read
-        self._kept = data[at:]
-        if len(self._kept) > PIECE:
-            self._hold()
+        """Parse what is kept, for as long as there are turns; then wait for the next one."""
+        while self._kept and self._turn is None and not self._is_busy():
+            if self.turns.take(self._peer):
+                self._parse_piece()
+            else:
+                self._turn = self.turns.line_up(self._peer)
+                self._turn.add_done_callback(self._has_turn)
+        if self._turn is not None or len(self._kept) > READ_ON:
+            self.flow.pause_reading()
+            self.flow.held = True
             return
         self.flow.held = False
         cycle: Any = self.cycle
         if not self.transport.is_closing() and (cycle is None or len(cycle.body) <= HIGH_WATER_LIMIT):
             self.flow.resume_reading()
+
+    def _has_turn(self, turn: asyncio.Future[None]) -> None:
+        self._turn = None
+        if turn.cancelled() or self.transport.is_closing():
+            self._kept.clear()
+            return
+        if self._kept and not self._is_busy():
+            self._parse_piece()
+        self._parse_kept()
+
+    def _parse_piece(self) -> None:
+        size = max(PIECE, min(self._left, BODY_PIECE))
+        piece = bytes(self._kept[:size])
+        del self._kept[:size]
+        if self._kept and self._chunks:
+            self._chunks -= 1  # the piece may end within one, which then counts twice
+        self.parse(piece)
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:
+            self._kept.clear()  # nobody reads the rest: a WebSocket begins with the next read

@@ -550,11 +550,12 @@ class _Connection(BoundedPipeline):
 
     def _impatient(self) -> None:
         """For the first byte there is less time than for the rest of the head."""
-        rest_s = self.patience.head_s - self.patience.first_byte_s if self._head else LAST_LOOK_S
-        self._patience = self.loop.call_later(rest_s, self._give_up if self._head else self._silent)
+        begun = self._head or self._kept  # it may be there and wait for its turn
+        rest_s = self.patience.head_s - self.patience.first_byte_s if begun else LAST_LOOK_S
+        self._patience = self.loop.call_later(rest_s, self._give_up if begun else self._silent)
 
     def _silent(self) -> None:
-        if self._head:  # it was late only because we were
+        if self._head or self._kept:  # it was late only because we were
             self._impatient()
         else:
             self._close()
@@ -577,7 +578,8 @@ class _Connection(BoundedPipeline):
             self._taken()
 
     def timeout_keep_alive_handler(self) -> None:
-        self._close()
+        if not self._kept:  # else the next request waits for its turn
+            self._close()
 
     def _see_it_taken(self) -> None:
         """Merely closed, a line stays open until the other end has read what is on its way: one that takes nothing of

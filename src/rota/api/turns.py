@@ -4,7 +4,8 @@ Most calls are answered without waiting for anything, so a bound on calls that a
 them: five hundred that come together are answered one after the other, and everybody else waits for all of them. So
 AT_A_TIME calls of a party begin in one pass of the event loop; the rest wait in the party's own line, first come, first
 served, and lines have their turns in order. A call has its place for no longer than its beginning: streams and long
-waits take none from others. A new connection counts as a call (`accept`), and so does what a watcher sends (`frames`).
+waits take none from others. A new connection counts as a call (`accept`), and so does a piece of what a
+client (`pipeline`) or a watcher (`frames`) sends.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ class Turns:
 
     async def turn(self, party: str) -> None:
         """Return when this call may begin: mostly at once."""
-        if self.take(party):
-            return
+        if not self.take(party):
+            await self.line_up(party)
+
+    def line_up(self, party: str) -> asyncio.Future[None]:
+        """Return what is done once a turn of the party has come, where `take` gave none. Cancel it to leave."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(party, deque()).append(turn)
-        await turn
+        return turn
 
     def _schedule(self) -> None:
         if not self._scheduled:
