@@ -5,7 +5,7 @@ One pass, in policy order (core/turns.py):
 1. Runs start as long as they can be placed; under auto long ones that nobody can stop leave a few GPUs to short ones
    (core/headroom.py).
 2. One that cannot may stop less urgent work that said it may be stopped (core/preempt.py). What is free of the room
-   that is being made for it is kept for it.
+   that is being made for it is kept for it; at the end of the pass short runs may use it meanwhile (core/kept.py).
 3. The first that can do neither gets a reservation: the earliest moment at which it will fit (backfill.reserve).
 4. Behind it others still start if they will be done by then, keep off the reserved GPUs, or can be stopped when the
    time comes. Under conservative backfill everybody who waits has a reservation instead (core/conservative.py).
@@ -21,13 +21,19 @@ may have (core/zones.py).
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
+from rota.core import order
 from rota.core.backfill import exchange, outside, reserve
 from rota.core.board import Board
 from rota.core.conservative import Profile
-from rota.core.grace import planned_s
+from rota.core.going import worth_s
+from rota.core.grace import longest_s, planned_s
 from rota.core.headroom import Headroom
+from rota.core.kept import Kept, kept_until, meet
+from rota.core.order import Key
 from rota.core.overdue import given_up
 from rota.core.place import place
 from rota.core.plan import Plan, Preempt, Reserve, Start
@@ -74,6 +80,8 @@ class _Pass:
         self.ends: list[tuple[float, Placement]] = []  # of this pass's starts
         self.preempts: list[Preempt] = []
         self.stopping: Stopping | None = None
+        self.kept: Kept | None = None  # what is free of the room that is being made for the first, for use meanwhile
+        self.kept_opens_at = math.inf  # to the next that may
         self.tries = PREEMPTION_TRIES if snap.fillers or (snap.stoppable and self.policy.preemption) else 0
         self.firm: dict[tuple[int, Zone], int] = {}  # shapes for which nobody can be stopped, up to which priority
         self.unplaceable: set[tuple[int, Zone]] = set()
@@ -121,6 +129,8 @@ class _Pass:
                     heappush(line, self.turns.entry(lane, following))
             if line and not self.hopeless(shape):
                 heappush(first, (line[0], shape))
+        if self.kept is not None:
+            self.use_kept(self.kept)
         return Plan(
             self.snap.version,
             tuple(self.starts),
@@ -325,7 +335,7 @@ class _Pass:
             self.start(run, booked.placement)
         elif self.snap.fillers and (making := self.profile.way(run, booked, self.stops())) is not None:
             self.preempts += making.victims
-            self.keep(making)
+            self.keep(run, making)
         return True
 
     # -- who has to go ----------------------------------------------------------------------------------------------
@@ -343,7 +353,7 @@ class _Pass:
             self.firm[where] = run.priority
             return False
         self.preempts += making.victims
-        self.keep(making)
+        self.keep(run, making)
         if self.policy.backfill is Backfill.CONSERVATIVE:
             self.ends.append((self.snap.now + left_of(run), making.spot))  # as good as started to those who are booked
         return True
@@ -353,7 +363,7 @@ class _Pass:
             self.stopping = Stopping(self.snap, self.shares, {victim.run_id for victim in self.preempts})
         return self.stopping
 
-    def keep(self, making: Making) -> None:
+    def keep(self, run: Run, making: Making) -> None:
         """Nobody else gets what is free of the room that is being made."""
         free = []
         for part in making.spot:
@@ -361,6 +371,66 @@ class _Pass:
             free.append(Slice(part.node, part.gpus & self.board.free[n], part.cpus, part.memory_gb))
         self.take(tuple(free))
         self.stops().drop(making)
+        first = self.reserve is None and len(self.stops().promised) == 1  # if somebody goes early, it is reserved then
+        if first and self.policy.backfill is Backfill.EASY and not making.awaited:
+            self.kept = kept_until(run.id, making.spot, free, self.stops().going)
+
+    def use_kept(self, kept: Kept) -> None:
+        """Start short runs, in their turn, on what is kept for another that does not need it yet."""
+        started = {start.run_id for start in self.starts}
+        for _, run_id, lane in sorted(self.short_enough(kept), key=lambda one: one[:2]):
+            run = self.snap.runs[run_id]
+            zone = self.zones.of(run)
+            if self.room <= 0 or run_id in started or zone is None or not self.within_limits(run):
+                continue
+            if not self.is_gone_before_reservation(kept, run):
+                continue
+            free = kept.seen(self.board)
+            spot = place(free if zone == EVERYWHERE else self.zones.seen(free, zone), lane.request)
+            if spot is not None:
+                self.start(run, spot)
+                kept.take(spot)
+                if self.is_head(run):
+                    self.reserve = None
+
+    def short_enough(self, kept: Kept) -> Iterator[tuple[tuple[float, Key], str, Lane]]:
+        """Those who wait and may use what is kept by how long they last at most, a few of each person's."""
+        most_s, looked = worth_s(self.policy), Counter[str]()
+        for lane in self.snap.queue.lanes():
+            if not lane.request.gpus or order.is_filler(lane.band) or looked[lane.user] >= LOOKS_OF_EACH:
+                continue
+            for key, run_id in lane.runs[:LOOKS_OF_EACH]:
+                run = self.snap.runs[run_id]
+                looked[lane.user] += 1
+                lasts_s = longest_s(self.policy, run)
+                if run.spec.time_limit_s is None or lasts_s > most_s or self.snap.now + lasts_s > kept.by:
+                    continue
+                if self.turns.owed(run) is not None:  # it must not be back before the one that it was stopped for
+                    continue
+                opens_at = kept.opens_at(lasts_s)
+                if opens_at > self.snap.now:
+                    self.kept_opens_at = min(opens_at, self.kept_opens_at)
+                else:
+                    yield self.turns.turn_of(lane, key, run), run_id, lane
+
+    def is_gone_before_reservation(self, kept: Kept, run: Run) -> bool:
+        """Somebody has a reservation for when the victims are gone: it must not find its GPUs taken."""
+        if self.reserve is None or self.is_head(run):
+            return True
+        request = run.spec.request
+        if not meet(kept.parts, self.reserve.placement) and not request.cpus and not request.memory_gb:
+            return True
+        return self.snap.now + longest_s(self.policy, run) <= self.reserve.at
+
+    def within_limits(self, run: Run) -> bool:
+        if self.is_head(run):  # counted when it got its reservation
+            return True
+        if run.spec.group and self.at_cap(run.spec.group):
+            return False
+        return over(self.policy.limits_of(run.user), self.load_of(run.user), run.spec.request.gpus) is Over.NOTHING
+
+    def is_head(self, run: Run) -> bool:
+        return self.reserve is not None and self.reserve.run_id == run.id
 
     def clear_reservations(self) -> None:
         """A reservation begins: what can be stopped on its GPUs is, unless it is the reservation's own. Who started
@@ -384,7 +454,7 @@ class _Pass:
                     self.preempts.append(Preempt(run_id, attempt.id, one.id))
 
     def look_again_at(self) -> float | None:
-        moments = [self.left_alone_until]
+        moments = [self.left_alone_until, self.kept_opens_at]
         if self.reserve is not None:
             moments += [given_up(self.snap)[1], looked_at_again(self.snap, self.reserve.at)]
         if self.headroom.until is not None:

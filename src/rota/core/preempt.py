@@ -22,7 +22,8 @@ from rota.core import going as leaving
 from rota.core import order
 from rota.core.board import Board
 from rota.core.going import Going, Returning, near, worth_s
-from rota.core.grace import for_others_s
+from rota.core.grace import for_others_s, kill_at, longest_s
+from rota.core.overdue import DEAD_WITHIN_S
 from rota.core.place import place, shares
 from rota.core.plan import Preempt
 from rota.core.policies import auto
@@ -69,6 +70,7 @@ class Stopping:
         self.going: list[Going] = []  # what those hold who are stopping, and until when
         self.promised: list[Placement] = []  # and what of that is for somebody already
         self.returning: list[Returning] = []  # those who go and will want to come back
+        self.ending: list[Going] = []  # short runs, until when their time limits end them
         self.asked_for: dict[str, list[Going]] = {}  # run -> who was preempted for it before this pass and has not gone
         self.fillers: list[Holder] = []
         self.ranked: list[Holder] = []  # those that a standing tells apart, least urgent first
@@ -90,7 +92,10 @@ class Stopping:
         for _, run_id in snap.timeline:
             run = snap.runs[run_id]
             attempt = run.attempt
-            if attempt is None or attempt.stop is None:
+            if attempt is None:
+                continue
+            if attempt.stop is None:
+                self._ends(run, attempt)
                 continue
             stop, going = attempt.stop, leaving.stopping(attempt)
             if going.preempted:
@@ -105,6 +110,16 @@ class Stopping:
         self.going.append(leaving.asked(self.policy, run, placement, self.snap.now))
         if not run.spec.filler:
             self._returns(run, self.snap.now)
+
+    def _ends(self, run: Run, attempt: Attempt) -> None:
+        by = kill_at(self.policy, run)
+        if (
+            by is not None
+            and self.snap.now < by + DEAD_WITHIN_S
+            and longest_s(self.policy, run) <= worth_s(self.policy)
+        ):
+            ending = Going(attempt.placement, attempt.planned_at, by, preempted=False, until=by + DEAD_WITHIN_S)
+            self.ending.append(ending)
 
     def _returns(self, run: Run, asked_at: float) -> None:
         until = asked_at + worth_s(self.policy)
@@ -156,7 +171,9 @@ class Stopping:
         alone = [one for one in self._alone(run, standing) if _seen(one.placement, hidden)]
         counted_on = [*self.going, *leaving.still_awaited(self.asked_for.get(run.id, ()), self.snap.now)]
         going = [one for one in counted_on if _seen(one.placement, hidden)]
-        if not able and not going and not alone:
+        # short runs that used its room while somebody saved (core/kept.py): nobody else is stopped for that
+        passed = [one for one in self.ending if one.asked_at >= run.submitted_at and _seen(one.placement, hidden)]
+        if not able and not going and not alone and not passed:
             self._look_again(run, standing)
             return None
         soon = near(self.policy, going, self.snap.now)
@@ -170,6 +187,8 @@ class Stopping:
             if len(more) > len(soon):  # they are gone before, or hardly after, those who would be stopped
                 soon, later = more, self.later(board, more)
                 making = self._leave_be(later, run, soon) or self._stop(later, run, standing, able, alone)
+        if passed and (making is None or making.victims):
+            making = self._leave_be(self.later(board, [*soon, *passed]), run, [*soon, *passed]) or making
         if making is None:
             self._look_again(run, standing)
             if able:  # with those who go later it might do, but nobody is stopped that long before
