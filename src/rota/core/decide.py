@@ -55,6 +55,7 @@ from rota.core.zones import EVERYWHERE, Zone, Zones
 PUT_OFF = 2.0  # waited so many times what it declared: from then on nobody puts its reservation off
 PREEMPTION_TRIES = 64  # blocked shapes per pass for which victims are looked for
 TRIES_OF_ONE = 32  # of them for one person's
+FRUITLESS = 64  # times per pass that a reservation is looked for in vain
 LOOKS_OF_EACH = 25  # runs of each person that are looked at although the depth is used up
 
 
@@ -73,6 +74,9 @@ class _Pass:
         self.outside: Board | None = None  # what is left beside the reservation
         self.reserve: Reserve | None = None
         self.reserved_standing = 0.0  # of who has it
+        self.at_last: Board | None = None  # what is free when all have ended that are believed to
+        self.unreservable: set[tuple[int, int]] = set()  # shapes that do not fit even then, with so many to spare
+        self.fruitless = 0
         self.vague = False  # its moment rests on a run that is late
         self.profile: Profile | None = None  # under conservative backfill, from the first that cannot start
         self.newest: int | None = None  # of those that run, the last to have come
@@ -297,11 +301,14 @@ class _Pass:
             self.stopped = True
         elif self.policy.backfill is Backfill.CONSERVATIVE:
             self.book(run)
-        elif self.policy.backfill is Backfill.EASY:
+        elif self.policy.backfill is Backfill.EASY and self.may_have_a_time(run, spare):
             yielding = self.stopping.yielding(run, standing) if self.stopping is not None else None
             self.reserved_standing = standing
             self.reserve = reserve(self.snap, self.board, run, self.ends, self.zones, yielding=yielding, spare=spare)
-            if self.reserve is not None:
+            if self.reserve is None:
+                self.fruitless += 1
+                self.unreservable.add((self.snap.queue.lane_of(run.id).shape, spare))
+            else:
                 self.outside = outside(self.board, self.reserve)
                 self.vague = self.reserve.at in revised_ends(self.snap).values()
                 # it will need its user's share of the limits then: those who pass must leave it that
@@ -309,6 +316,23 @@ class _Pass:
                 load.running += 1
                 load.gpus += run.spec.request.gpus
                 self.join_group(run.spec.group)
+
+    def may_have_a_time(self, run: Run, spare: int) -> bool:
+        """Whether it is worth while to look for its reservation, which walks over all ends. Where a node is out of
+        service, whole lanes of runs wait that have none."""
+        if self.zones.calendar:
+            return self.fruitless < FRUITLESS
+        key = (self.snap.queue.lane_of(run.id).shape, spare)
+        if key not in self.unreservable:
+            if self.at_last is None:
+                undying, _ = given_up(self.snap)
+                both = zip(self.snap.timeline, self.snap.timeline.given_back(), strict=True)
+                held = [placement for (_, run_id), (_, placement) in both if run_id not in undying]
+                self.at_last = self.board.after(held + [placement for _, placement in self.ends])
+            request = run.spec.request
+            if place(self.at_last, request) is None or self.at_last.free_gpus - request.gpus < spare:
+                self.unreservable.add(key)
+        return key not in self.unreservable and self.fruitless < FRUITLESS
 
     def was_passed(self, run: Run) -> bool:
         """Under conservative backfill: somebody who came later was let by, and what was promised to this one holds."""

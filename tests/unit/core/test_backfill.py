@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
+from rota.core import decide
+from rota.core import events as e
+from rota.core.backfill import reserve
+from rota.core.plan import Reserve
 from rota.core.policy import Backfill, Ordering, Policy
 from rota.core.resources import Request
 from tests.unit.core import textbook
@@ -149,6 +154,27 @@ def test_a_head_that_cannot_fit_on_the_nodes_that_are_up_holds_nobody_up():
     lab.until(5000)
     assert lab.first_start(stuck) is None
     lab.now = 5000
+
+
+def test_a_backlog_that_waits_for_a_drained_node_costs_a_pass_no_walk_over_all_ends(monkeypatch):
+    """Nobody of it can have a reservation, whoever ends. The one behind it can, and has one."""
+    lab = Lab(*two_by_eight(), policy=EASY, checked=False)
+    lab.submit(1, takes=1000)
+    lab.step()
+    lab.tell(e.NodeDrained(at=lab.now, node_id="b"))
+    for number in range(200):
+        lab.submit(request=Request(16, nodes=2, memory_gb=1.0 + number / 1000), takes=1, user="mal")
+    wide = lab.submit(8, takes=10)
+    walks = []
+
+    def walk(*told: Any, **more: Any) -> Reserve | None:
+        walks.append(told)
+        return reserve(*told, **more)
+
+    monkeypatch.setattr(decide, "reserve", walk)
+    plan = lab.plan()
+    assert plan.reserve is not None and plan.reserve.run_id == wide
+    assert len(walks) == 1
 
 
 def test_the_reservation_prefers_gpus_that_are_busy_now_so_that_free_ones_stay_usable():
