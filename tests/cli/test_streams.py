@@ -45,6 +45,8 @@ ODD = [
     "\x1bc",
     "\x9b6n",
     "\x07\x00\x7f",
+    "\u202egpj.exe\u202c",  # reads from right to left
+    "\u2066a\u2069",
 ]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Colours, and the few movements of the cursor that bars of progress make; all else that is no text steers the terminal:
 # its title, its clipboard, or what it types into the shell.
 HARMLESS = r"\x1b\[[0-9;:]{0,30}[A-DGKm]"
-STEERING = rf"({HARMLESS})|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+STEERING = rf"({HARMLESS})|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 UNFINISHED = r"\x1b(?:\[[0-9;:]{0,30})?\Z"
 
 
