@@ -19,15 +19,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_all
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 from unittest.mock import patch
 
 import pytest
+from starlette.requests import Request
 
 import rota.main
 from rota.adapters import accounts
 from rota.adapters.clock import ManualClock
 from rota.adapters.processes import LinuxProcesses
+from rota.api.doors import leases as api
 from rota.app import leases as module
 from rota.app import loop as loop_module
 from rota.app.authz import Principal, Role
@@ -332,6 +334,33 @@ def test_leaving_after_it_was_given_changes_nothing(house, person):
     asked.leave()
     house.wait(house.submit("true"))
     assert house.run(run_id).state is S.RUNNING
+
+
+class Unwelcome:
+    """A request to the lease API whose token was revoked."""
+
+    scope: ClassVar[dict[str, Any]] = {"rota.holds": lambda: False}
+
+    async def receive(self) -> dict[str, str]:
+        await asyncio.sleep(PATIENCE_S)
+        return {"type": "http.disconnect"}
+
+
+def test_a_grant_that_crosses_the_revocation_of_its_token_goes_back(house, person):
+    """It is given on the loop's thread, and the event loop hears of it a moment later."""
+    asked = ask(house, person(), 2)
+    run_id = asked.granted.result(PATIENCE_S).run_id
+    answer = asyncio.run(api._granted(asked, cast(Request, Unwelcome())))
+    assert answer.status_code == 401
+    assert house.wait(run_id).state in ENDED
+
+
+def test_who_is_not_welcome_any_more_loses_its_place(house, person):
+    given(house, person(), 8)
+    asked = ask(house, person())
+    until(lambda: len(waits(house)) == 1, "it waits")
+    assert asyncio.run(api._granted(asked, cast(Request, Unwelcome()))).status_code == 401
+    until(lambda: not waits(house), "it waits no more")
 
 
 def test_who_leaves_before_it_was_even_stored_leaves_nothing(house, person):

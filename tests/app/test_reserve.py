@@ -213,6 +213,22 @@ def test_one_that_is_given_up_counts_from_its_start_for_a_quarter_of_an_hour_at_
     assert house.rota.ask(lambda state, at: state.past_reservations) == {}
 
 
+def test_a_mistake_is_free_once_also_for_who_has_used_a_reservation(build: Build) -> None:
+    house, clock = hurried(build)
+    used = house.do(Reserve(4, length_s=HOUR), ANN)
+    pass_time(house, clock, HOUR + 60.0)
+    until(lambda: used.id not in live(house), "it is over")
+
+    def costs() -> float:
+        one = reserve(house, 4, in_s=2 * DAY)
+        house.do(CancelReservation(one.id), ANN)
+        past: Reservation = house.rota.ask(lambda state, at: state.past_reservations[one.id])
+        return past.counted_gpu_s(house.rota.now())
+
+    assert costs() == 0
+    assert costs() == 4 * HOUR / 4, "made and given up again and again, it would keep others off"
+
+
 def test_one_that_is_given_up_shortly_before_its_start_counts_too(build: Build) -> None:
     """It kept runs off its GPUs that could not be done before it: a chain of such would do so for ever."""
     house, clock = hurried(build)

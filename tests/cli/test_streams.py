@@ -70,3 +70,9 @@ def test_colours_and_bars_of_progress_are_as_they_were() -> None:
 def test_a_sequence_that_comes_in_two_pieces_is_one() -> None:
     assert written(["a\x1b", "[3", "1mred\n"], terminal=True) == "a\x1b[31mred\n"
     assert written(["a\x1b", "]0;x\n"], terminal=True) == "a\N{SYMBOL FOR ESCAPE}]0;x\n"
+
+
+@pytest.mark.parametrize("pieces", [["\x1b[?25l 10%\r 20%\x1b[?25h\n"], ["\x1b[", "?2", "5l 10%\r 20%\x1b[?25", "h\n"]])
+def test_a_bar_that_hides_the_cursor_leaves_it_as_it_is(pieces: list[str]) -> None:
+    """A run that is killed meanwhile would leave its reader without one."""
+    assert written(pieces, terminal=True) == " 10%\r 20%\n"

@@ -107,7 +107,7 @@ class _Lease:
 class Asked:
     granted: Future[Grant]  # raises Refused when it was refused, cancelled, or its process ended
     leave: Callable[[], None]  # the client is gone; does nothing once the lease is given
-    give_back: Callable[[], None]  # the client may not have what was given; ends the lease unless others wait for it
+    give_back: Callable[[], None]  # the client may not have it, given or not; ends the lease unless others have it too
 
 
 class Leases:
@@ -161,7 +161,7 @@ class Leases:
         elif lease.grant is not None:
             _answer(future, lease.grant)
         future.add_done_callback(lambda done: self._leave(lease, future) if done.cancelled() else None)
-        return Asked(future, lambda: self._leave(lease, future), lambda: self._give_back(lease))
+        return Asked(future, lambda: self._leave(lease, future), lambda: self._give_back(lease, future))
 
     def try_out(
         self, caller: Caller, pid: int | Looked, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
@@ -319,10 +319,13 @@ class Leases:
             else:
                 self._desert(lease, "its client left", lease.visits)
 
-    def _give_back(self, lease: _Lease) -> None:
+    def _give_back(self, lease: _Lease, future: Future[Grant]) -> None:
         with self._lock:
+            self._leave(lease, future)
+            if lease.grant is None or self._closed or lease.over is not None:
+                return
             lease.told -= 1
-            if lease.told or self._closed or lease.over is not None:
+            if lease.told:
                 return
             lease.deserted = "its client was not welcome any more"
             self._withdraw(lease)

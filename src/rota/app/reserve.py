@@ -70,7 +70,7 @@ def cancel_reservation(desk: Desk, who: Principal, command: CancelReservation) -
     authorise(who, Act.CANCEL, found.user)
     why = reason(command.why, f"cancelled by {who.name}")
     own = who.owner == found.user or found.start <= desk.now  # an admin who cancels it early takes it from its owner
-    again = any(one.user == found.user for one in desk.state.past_reservations.values())
+    again = any(one.user == found.user and one.was_cheap() for one in desk.state.past_reservations.values())
     until = found.ended(desk.now, again=again) if own else None
     desk.write(e.ReservationEnded(at=desk.now, by=who.name, reservation_id=found.id, why=why, counted_until=until))
     return found

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 # Colours, and the few movements of the cursor that bars of progress make; all else that is no text steers the terminal:
 # its title, its clipboard, or what it types into the shell.
 HARMLESS = r"\x1b\[[0-9;:]{0,30}[A-DGKm]"
-STEERING = rf"({HARMLESS})|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-UNFINISHED = r"\x1b(?:\[[0-9;:]{0,30})?\Z"
+# Bars hide the cursor and show it again. That is left out: a run that is killed would leave it hidden.
+CURSOR = r"\x1b\[\?25[hl]"
+STEERING = rf"({HARMLESS})|({CURSOR})|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+UNFINISHED = r"\x1b(?:\[(?:[0-9;:]{0,30}|\?2?5?))?\Z"
 
 
 def open_closed_ones() -> None:
@@ -63,6 +65,8 @@ def _shown(found: re.Match[str]) -> str:
     code = ord(found[0][0])
     if found[1]:
         return found[1]
+    if found[2]:
+        return ""
     if code < 0x20:
         return chr(0x2400 + code)  # SYMBOL FOR ...
     return "\N{SYMBOL FOR DELETE}" if code == 0x7F else "\N{REPLACEMENT CHARACTER}"

@@ -56,9 +56,13 @@ class Reservation:
         """Return the GPU-seconds of it that count now: those of the last `COUNTED_S` and those to come."""
         return self.gpus * max(0.0, self.counts_until() - max(self.start, now - COUNTED_S))
 
+    def was_cheap(self) -> bool:
+        """Return whether it was given up ahead of its start and counts for less than `LEAST_S`, perhaps for nothing."""
+        return self.counts_until() < self.start + LEAST_S
+
     def ended(self, at: float, *, again: bool = False) -> float | None:
         """Return to when it counts if it ends then; None = it does not, since it was given up long before its start.
-        `again`: it is given up, and is not the first reservation of its owner that counts.
+        `again`: it is given up, and its owner had a cheap one already: a mistake is free once.
 
         One that is ahead keeps every run off its GPUs that would not be done before it, also when it is given up and
         made again and again. Given up late, it counts for as long as it did that within `NOTICE_S` of its start, up to

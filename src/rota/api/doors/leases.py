@@ -221,13 +221,14 @@ async def _granted(asked: Asked, request: Request) -> Response:
         return _trouble("the server is stopping; ask the next one", 503)
     finally:
         gone.cancel()
+    if not holds() and not (granted.done() and granted.exception()):
+        asked.give_back()  # it may have been given at this moment, of which the event loop has not heard yet
+        granted.add_done_callback(_unheard)
+        return _trouble(UNAUTHORISED.why, 401)
     if not granted.done():
         asked.leave()
         granted.add_done_callback(_unheard)
-        return _trouble(UNAUTHORISED.why, 401) if not holds() else _trouble("the client is gone", 400)
-    if not holds() and granted.exception() is None:
-        asked.give_back()
-        return _trouble(UNAUTHORISED.why, 401)
+        return _trouble("the client is gone", 400)
     grant = granted.result()
     return Json({"job_id": grant.run_id, "gpus": ",".join(map(str, sorted(grant.gpus)))})
 
