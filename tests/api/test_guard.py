@@ -140,6 +140,7 @@ class TestPages:
         "http://evil.example", "https://evil.example:10000", "null", "", "http://127.0.0.1:10001", "http://127.0.0.1",
         "http://localhost:10000", "file://", "http://127.0.0.1:10000.evil.example", "http://127.0.0.1:10000@evil.example",
         "127.0.0.1:10000", "chrome-extension://abcdef", "http://127.0.0.1:10000 http://evil.example",
+        "file://127.0.0.1:10000", "x://127.0.0.1:10000", "://127.0.0.1:10000",
     )  # fmt: skip
 
     @pytest.mark.parametrize("origin", ORIGINS)
@@ -178,6 +179,8 @@ class TestPages:
         guard = Guard(echo, replace(house, gate=gate))
         jar = {"cookie": f'theirs={{"a":1}}; rota_session="{cookie}"; other=x'}
         assert call(guard, headers=jar).status == 200
+        for odd in ("", "\x01"):
+            assert call(guard, headers={"cookie": f"rota_session={odd}; rota_session={cookie}"}).status == 200
         for method in ("POST", "PUT", "PATCH", "DELETE"):
             assert call(guard, method=method, headers=jar).status == 403
             assert call(guard, method=method, headers={**jar, "origin": "http://127.0.0.1:10000"}).status == 200

@@ -254,7 +254,7 @@ class Guard:
         if not self._ours(host):
             return Turned(421, f"this server is not {host[:100]!r}; start it with ROTA_ALLOWED_HOSTS to add a name")
         origin = headers.origin
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+        if origin is not None and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             return Turned(403, f"pages of {origin[:100]!r} may not call this server")
         link = headers.fetch_mode == "navigate" and method in SAFE  # a person may follow one from anywhere
         if origin is None and headers.fetch_site in ("cross-site", "same-site") and not link:
@@ -445,7 +445,8 @@ def _session(header: str) -> str | None:
         name, _, value = part.strip().partition("=")
         if name == COOKIE:
             found = SESSION.fullmatch(value.strip('"'))
-            return None if found is None else found[0]
+            if found is not None:  # else it may be one of another path that is no session: a good one may follow
+                return found[0]
     return None
 
 
