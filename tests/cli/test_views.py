@@ -117,6 +117,16 @@ def test_logs_whole_tail_and_following(lab: Lab) -> None:
     assert lab.out("logs", "-n", "0", run_id) == ""
 
 
+def test_a_pipe_gets_every_byte_of_a_log(lab: Lab) -> None:
+    content = (bytes(range(256)) + b"\x80" * 7 + b"\xe9t\xe9\n") * 1000  # more than one piece, and no UTF-8
+    (lab.home / "odd").write_bytes(content)
+    run_id = lab.submit("--wait", "-G", "0", "--", "cat", str(lab.home / "odd"))
+    with lab.popen("logs", run_id) as process:
+        assert process.communicate(timeout=PATIENCE_S)[0] == content
+    with lab.popen("logs", "-n", "1", run_id) as process:
+        assert process.communicate(timeout=PATIENCE_S)[0] == content[-len(content) // 1000 :].splitlines(True)[-1]
+
+
 def test_following_a_live_log_until_its_end(lab: Lab) -> None:
     gate = lab.home / "gate"
     run_id = lab.submit(

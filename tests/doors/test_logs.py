@@ -76,7 +76,15 @@ def test_bytes_of_a_log(server: Server) -> None:
     assert server.get(f"/runs/{run_id}/logs?offset={2**63}").ok()["content"] == ""
     assert server.get(f"/runs/{run_id}/logs?offset=-{2**63}&limit=3").ok()["content"] == "1\n2"
     assert server.get(f"/runs/{run_id}/logs?attempt=1&limit=2&offset=0").ok()["content"] == "1\n"
-    for query, field in (("limit=0", "limit"), ("limit=-1", "limit"), ("offset=x", "offset"), ("attempt=0", "attempt")):
+    raw = server.get(f"/runs/{run_id}/logs?offset=0&limit=4&encoding=base64").ok()
+    assert (raw["content"], raw["encoding"], raw["next_offset"]) == ("MQoyCg==", "base64", 4)
+    for query, field in (
+        ("limit=0", "limit"),
+        ("limit=-1", "limit"),
+        ("offset=x", "offset"),
+        ("attempt=0", "attempt"),
+        ("encoding=x", "encoding"),
+    ):
         refused = server.get(f"/runs/{run_id}/logs?{query}")
         assert (refused.status, refused.json["detail"][0]["loc"]) == (422, ["query", field])
 

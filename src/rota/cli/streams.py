@@ -31,12 +31,13 @@ def open_closed_ones() -> None:
             setattr(sys, name, stream)
 
 
-def write(text: str) -> None:
-    """Output of a run as it comes; bytes that are no text were marked as such by the server. A run may be anybody's, so
-    on a terminal what would steer it is only shown. A pipe gets everything."""
+def write(output: str | bytes) -> None:
+    """Write output of a run as it comes; in text, bytes that are none were marked as such by the server. A run may be
+    anybody's, so on a terminal what would steer it is only shown. A pipe gets everything."""
     if sys.stdout.isatty():
-        text = _terminal().harmless(text)
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+        text = output if isinstance(output, str) else output.decode("utf-8", "replace")
+        output = _terminal().harmless(text)
+    sys.stdout.buffer.write(output.encode("utf-8", "replace") if isinstance(output, str) else output)
     sys.stdout.buffer.flush()
 
 

@@ -181,9 +181,14 @@ def workspace(run_id: str) -> Call[Json]:
     return Call("GET", f"/runs/{_id('run_id', run_id)}/workspace", answers.plain)
 
 
-def logs(run_id: str, offset: int = 0, *, limit: int = 102_400, attempt: int | None = None) -> Call[LogChunk]:
-    """Output from a byte on; a negative offset counts from the end."""
+def logs(
+    run_id: str, offset: int = 0, *, limit: int = 102_400, attempt: int | None = None, raw: bool = False
+) -> Call[LogChunk]:
+    """Output from a byte on; a negative offset counts from the end. `raw`: `data` has every byte, also what is no
+    UTF-8."""
     query = {"offset": str(offset), "limit": str(limit)}
+    if raw:
+        query["encoding"] = "base64"
     if attempt is not None:
         query["attempt"] = str(attempt)
     return Call("GET", f"/runs/{_id('run_id', run_id)}/logs", answers.log_chunk, query=query)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path as Directory
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Query
 from pydantic import BaseModel, Field
@@ -18,7 +18,7 @@ from rota.api.follow import Place, Source, follow
 from rota.api.house import House
 from rota.api.patient import Patient
 from rota.api.render.links import wandb_dir
-from rota.api.render.text import page
+from rota.api.render.text import page, raw_page
 from rota.api.render.whole import tail
 from rota.api.router import Router
 from rota.api.telling import Telling
@@ -35,6 +35,10 @@ RunId = Annotated[str, Path(max_length=200)]
 Offset = Annotated[int, Query(description="In bytes; a negative one counts from the end.")]
 Limit = Annotated[int, Query(ge=1, description=f"In bytes; more than {CAP} is taken for {CAP}.")]
 Attempt = Annotated[int | None, Query(ge=1, le=999_999, description="1 is the first; default: the newest.")]
+Encoding = Annotated[
+    Literal["text", "base64"],
+    Query(description="text: what is not UTF-8 is replaced by U+FFFD. base64: every byte as it was written."),
+]
 LastId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
 
 
@@ -44,6 +48,8 @@ class Page(BaseModel):
     total_size: int
     has_more_before: bool
     has_more_after: bool
+    next_offset: int = Field(description="In bytes: where the next piece begins.")
+    encoding: str | None = Field(None, description="`base64` where that was asked for.")
     note: str | None = Field(None, description="Of a lease: where its output is. Rota does not have it.")
 
 
@@ -69,8 +75,9 @@ async def logs(
     offset: Offset = -10_000,
     limit: Limit = 10_000,
     attempt: Attempt = None,
+    encoding: Encoding = "text",
 ) -> Json:
-    """The next piece begins at `offset` plus the bytes of `content`. No log yet is an empty one; one that cannot be
+    """The next piece begins at `next_offset`. No log yet is an empty one; one that cannot be
     read without waiting long is a 503."""
 
     def read() -> tuple[Run, LogChunk]:
@@ -78,7 +85,8 @@ async def logs(
 
     run, chunk = await house.files.read(run_id, read)
     note = {} if run.spec.holder is None else {"note": ELSEWHERE}
-    return Json({**page(chunk, run.state in ENDED), **note})
+    content = raw_page(chunk) if encoding == "base64" else page(chunk, run.state in ENDED)
+    return Json({**content, **note})
 
 
 @router.get(

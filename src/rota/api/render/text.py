@@ -1,6 +1,8 @@
-"""Bytes of a log as text, no character cut in two where that can be helped."""
+"""Bytes of a log as text, no character cut in two where that can be helped; or as they are, in base64."""
 
 from __future__ import annotations
+
+import base64
 
 from rota.app.ports import LogChunk
 
@@ -15,13 +17,22 @@ def page(chunk: LogChunk, complete: bool) -> dict[str, object]:
         half = _unfinished(content)
         if half < len(content):  # or whoever asks for single bytes would never get on
             content = content[: len(content) - half]
+    return {"content": content.decode("utf-8", "replace"), **_place(offset, len(content), chunk.size)}
+
+
+def raw_page(chunk: LogChunk) -> dict[str, object]:
+    """Every byte, whatever it is."""
+    content = base64.b64encode(chunk.content).decode()
+    return {"content": content, "encoding": "base64", **_place(chunk.offset, len(chunk.content), chunk.size)}
+
+
+def _place(offset: int, length: int, size: int) -> dict[str, object]:
     return {
-        "content": content.decode("utf-8", "replace"),
         "offset": offset,
-        "total_size": chunk.size,
+        "total_size": size,
         "has_more_before": offset > 0,
-        "has_more_after": offset + len(content) < chunk.size,
-        "next_offset": offset + len(content),  # the text alone does not tell where bytes had to be replaced
+        "has_more_after": offset + length < size,
+        "next_offset": offset + length,  # the content alone does not tell where bytes had to be replaced
     }
 
 

@@ -44,20 +44,21 @@ def command(run_id: str, follow: bool, attempt: int | None, tail: int | None, se
             say(f"{run.id}: {plain(note)}")
         offset = 0
         if tail is not None:
-            text, offset = _last(client, run.id, number, tail)
-            write(text)
+            output, offset = _last(client, run.id, number, tail)
+            write(output)
         elif not follow:
             for chunk in _pieces(client, run.id, number):
-                write(chunk.content)
+                write(chunk.data)
         if follow:
             for text in client.follow(run.id, attempt=number, offset=offset, patience_s=PATIENCE_S):
                 write(text)
 
 
 def _pieces(client: Client, run_id: str, attempt: int, offset: int = 0) -> Iterator[LogChunk]:
-    """What is there, from a byte on."""
+    """What is there, from a byte on: for a terminal as text with no character cut in two, else every byte."""
+    raw = not sys.stdout.isatty()
     while True:
-        chunk = client.logs(run_id, offset, attempt=attempt)
+        chunk = client.logs(run_id, offset, attempt=attempt, raw=raw)
         if chunk.content:
             yield chunk
         if not chunk.has_more_after or chunk.end <= offset:
@@ -65,15 +66,15 @@ def _pieces(client: Client, run_id: str, attempt: int, offset: int = 0) -> Itera
         offset = chunk.end
 
 
-def _last(client: Client, run_id: str, attempt: int, lines: int) -> tuple[str, int]:
+def _last(client: Client, run_id: str, attempt: int, lines: int) -> tuple[bytes, int]:
     """The last lines, and the byte after them."""
     size = client.logs(run_id, 0, limit=1, attempt=attempt).total_size
     look = AT_FIRST
     while True:
         begin = max(0, size - look)
         chunks = list(_pieces(client, run_id, attempt, begin))
-        rows = "".join(chunk.content for chunk in chunks).splitlines(keepends=True)
+        rows = b"".join(chunk.data for chunk in chunks).splitlines(keepends=True)
         if begin == 0 or len(rows) > lines or look >= AT_MOST:
             kept = rows[max(0, len(rows) - lines) :]
-            return "".join(kept), chunks[-1].end if chunks else size
+            return b"".join(kept), chunks[-1].end if chunks else size
         look *= 4

@@ -157,13 +157,22 @@ class LogChunk(Wire):
     has_more_before: bool = False
     has_more_after: bool = False
     next_offset: int | None = None
+    encoding: str = ""  # of `content`: "" = text
+
+    @property
+    def data(self) -> bytes:
+        if self.encoding == "base64":
+            import base64  # most commands read no output
+
+            return base64.b64decode(self.content)
+        return self.content.encode("utf-8", "surrogatepass")
 
     @property
     def end(self) -> int:
         """Where the next piece begins."""
         if self.next_offset is not None:
             return self.next_offset
-        return self.offset + len(self.content.encode("utf-8", "surrogatepass"))
+        return self.offset + len(self.data)
 
 
 def run(data: Any) -> Run:
