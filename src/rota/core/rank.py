@@ -10,6 +10,7 @@ from rota.core.order import Band, Key
 from rota.core.policy import Policy
 from rota.core.queue import Lane
 from rota.core.snapshot import Snapshot
+from rota.core.turns import Turns
 from rota.core.usage import Shares
 
 
@@ -26,13 +27,16 @@ def before(snap: Snapshot, run_id: str, most: int | None = None) -> Iterator[str
 
 
 def _lanes(snap: Snapshot, run_id: str) -> Iterator[tuple[Lane, int]]:
-    """Each lane, and how many of it go first."""
+    """Each lane, and how many of it go first. One that was stopped for another goes after that one (core/turns.py)."""
     policy = snap.policy
     shares = Shares(snap.usage, snap.load, snap.now, policy.half_life_s, snap.board.layout.gpus)
     mine, key = snap.queue.lane_of(run_id), snap.queue.key_of(run_id)
-    at = (order.rank(policy, shares, mine.user, mine.band, key), key)
+    at = Turns(snap, shares, lambda group: False).turn_of(mine, key, snap.runs[run_id])
     for lane in snap.queue.lanes():
-        yield lane, ahead(policy, shares, (lane.user, lane.band), lane.runs, at)
+        if lane is mine:  # whose runs go in order, whatever they owe
+            yield lane, bisect_left(lane.runs, (key, run_id))
+        else:
+            yield lane, ahead(policy, shares, (lane.user, lane.band), lane.runs, at)
 
 
 def ahead(

@@ -67,15 +67,29 @@ class Turns:
         return turn
 
     def owed(self, run: Run) -> Run | None:
-        """For whom it was stopped, if that one waits and has not had its start since. One whose priority was lowered
-        below its own since then could not stop it any more, and holds it up no longer."""
+        """For whom it was stopped, if that one waits, has not had its start since and has not been made less urgent."""
         if not run.past or run.past[-1].for_run not in self.snap.queue or run.spec.filler:
             return None
         first, last = self.snap.runs[run.past[-1].for_run], run.past[-1]
-        if first.priority < run.priority:
+        if self.lost_its_claim(first, run):
             return None
         since = last.ended_at if last.stopped_at is None else last.stopped_at  # records of the first release lack it
         return None if first.past and first.past[-1].ended_at > since else first
+
+    def lost_its_claim(self, first: Run, run: Run) -> bool:
+        """Whether the one that another was stopped for could not have that one stopped now: its priority was lowered
+        since, or its standing has become worse by other means. For a stop it had to stand better by `margin`, and it
+        keeps its claim until it stands worse by as much: or the two would stop and start in turns."""
+        if first.priority < run.priority:
+            return True
+        if first.priority == run.priority and not (self.policy.ordering in order.MOVING and run.saves):
+            return True
+        if self.policy.ordering is not Ordering.AUTO or run.id not in self.snap.queue:
+            return False
+        own, theirs = (
+            self.standing_of(self.snap.queue.lane_of(one.id), self.snap.queue.key_of(one.id)) for one in (run, first)
+        )
+        return theirs > self.policy.margin * own
 
     def standing_of(self, lane: Lane, key: Key) -> float:
         return order.rank(self.policy, self.shares, lane.user, lane.band, key)

@@ -400,3 +400,17 @@ def test_a_request_in_words():
     assert describe(Request(0, cpus=4)) == "0 GPUs, 4 CPUs"
     whole = Request(8, nodes=2, gpu_type="H100", gpu_memory_gb=80, cpus=16, memory_gb=64.5)
     assert describe(whole) == "8 GPUs of type H100 with 80 GB on 2 nodes, 16 CPUs, 64.5 GB of memory"
+
+
+def test_one_that_was_stopped_is_counted_behind_the_run_that_it_was_stopped_for():
+    lab = Lab(*two_by_eight(), policy=Policy(ordering=Ordering.FCFS, preemption=True))
+    quick = lab.submit(8, user="vic", takes=1e5, preemptible=True, priority=1, grace_s=5.0)
+    lab.submit(8, user="vic", takes=1e5, preemptible=True, priority=1, grace_s=200.0)
+    lab.step()
+    lab.now = 100.0
+    wide = lab.submit(16, user="ann", takes=50.0, priority=4)
+    lab.step()
+    lab.until(110.0)
+    told = explain(lab.state, lab.now, quick)
+    assert told.position == 2, "though it came first"
+    assert [reason.runs for reason in told.reasons if reason.code == "order"] == [(wide,)]

@@ -126,7 +126,8 @@ def test_one_person_does_not_use_up_the_tries_to_preempt() -> None:
     assert ann in {victim.for_run for victim in plan.preempts}
 
 
-def test_one_that_was_stopped_stands_not_behind_a_run_whose_priority_was_lowered() -> None:
+@pytest.mark.parametrize("lowered_to", [1, 3])
+def test_one_that_was_stopped_stands_not_behind_a_run_whose_priority_was_lowered(lowered_to: int) -> None:
     lab = Lab(*two_by_eight(), policy=Policy())
     victims = [lab.submit(8, user="ann", takes=1e5, preemptible=True, saves=True, priority=3) for _ in range(2)]
     lab.step()
@@ -135,7 +136,7 @@ def test_one_that_was_stopped_stands_not_behind_a_run_whose_priority_was_lowered
     plan = lab.step()
     stopped = plan.preempts[0].run_id
     assert stopped in victims and plan.preempts[0].for_run == first
-    lab.tell(e.RunReprioritised(at=lab.now, run_id=first, priority=1))
+    lab.tell(e.RunReprioritised(at=lab.now, run_id=first, priority=lowered_to))
     other = lab.submit(8, user="bob", takes=7200.0, priority=2)
     lab.now += 1.0
     lab.end(stopped, Exit(Cause.PREEMPTED))
