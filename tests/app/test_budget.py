@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -23,8 +24,10 @@ from rota.app.commands import (
 )
 from rota.app.errors import Full, Invalid
 from rota.core import events as e
+from rota.core import order
+from rota.core.policy import Policy
 from rota.core.resources import Request
-from rota.core.run import RunState
+from rota.core.run import Run, RunState, Spec
 from tests.app.house import ANN, BOB, ROOT, House
 
 ENV = {f"VARIABLE_{n}": "x" * 90 for n in range(100)}
@@ -96,6 +99,16 @@ def test_the_different_requests_of_a_person_are_bounded(house: House, monkeypatc
     house.reopen()
     with pytest.raises(Full):
         house.submit("true", gpus=5, held=True)
+
+
+def test_the_different_requests_of_a_person_times_the_bands_of_a_policy_are_few() -> None:
+    """A pass costs its time for each band of length and priority within a shape."""
+    bands = set()
+    for seconds, priority in product((1.22**k for k in range(75)), (1, 2, 3, 4)):
+        spec = Spec("t", ("true",), "/", Request(1), time_limit_s=seconds, priority=priority)
+        run = Run("a" * 12, 1, "ann", spec, RunState.QUEUED, priority, 0.0, seconds, "limit")
+        bands.add(order.band(Policy(), run))
+    assert budget.MAX_SHAPES * len(bands) <= 60_000
 
 
 def test_an_edit_counts_as_what_it_makes_of_the_spec(bounded: House) -> None:

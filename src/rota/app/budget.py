@@ -25,8 +25,9 @@ from rota.core.times import about
 from rota.core.weight import own_bytes, text_bytes
 
 MIB = 1 << 20
-# Requests for GPUs, CPUs and memory of one person that differ. Each costs every pass about 40 us, whoever waits for it.
-MAX_SHAPES = 1000
+# Requests for GPUs, CPUs and memory of one person that differ. Each costs every pass about 40 us, whoever waits for it,
+# and a few more for each of its bands of length and priority, of which there are about 300.
+MAX_SHAPES = 200
 DAY_S = 86400.0
 EVENT_BYTES = 300  # of a row of the log without a spec or a document
 # All specs and documents of one command. The ledger writes each twice, in the log and in a row, and whoever sends a
