@@ -169,11 +169,11 @@ class Stopping:
         `hidden`: GPUs that it may not have, so nobody is stopped for them."""
         able = [one for one in self._able(run, standing) if _seen(one.placement, hidden)]
         alone = [one for one in self._alone(run, standing) if _seen(one.placement, hidden)]
-        counted_on = [*self.going, *leaving.still_awaited(self.asked_for.get(run.id, ()), self.snap.now)]
+        # short runs may use its room while somebody saves (core/kept.py): they count as gone, and so it stays its room
+        passed = [one for one in self.ending if one.asked_at >= run.submitted_at]
+        counted_on = [*self.going, *passed, *leaving.still_awaited(self.asked_for.get(run.id, ()), self.snap.now)]
         going = [one for one in counted_on if _seen(one.placement, hidden)]
-        # short runs that used its room while somebody saved (core/kept.py): nobody else is stopped for that
-        passed = [one for one in self.ending if one.asked_at >= run.submitted_at and _seen(one.placement, hidden)]
-        if not able and not going and not alone and not passed:
+        if not able and not going and not alone:
             self._look_again(run, standing)
             return None
         soon = near(self.policy, going, self.snap.now)
@@ -187,8 +187,6 @@ class Stopping:
             if len(more) > len(soon):  # they are gone before, or hardly after, those who would be stopped
                 soon, later = more, self.later(board, more)
                 making = self._leave_be(later, run, soon) or self._stop(later, run, standing, able, alone)
-        if passed and (making is None or making.victims):
-            making = self._leave_be(self.later(board, [*soon, *passed]), run, [*soon, *passed]) or making
         if making is None:
             self._look_again(run, standing)
             if able:  # with those who go later it might do, but nobody is stopped that long before

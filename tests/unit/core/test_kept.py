@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import random
+from typing import Any
+
 import pytest
 
+from rota.core import events as e
 from rota.core.policy import Ordering, Policy
 from rota.core.presets import named
 from tests.unit.core.kit import CRITICAL, HIGH, LOW, Lab, node
@@ -93,3 +98,45 @@ def test_a_victim_is_not_back_on_the_room_before_the_run_that_it_was_stopped_for
     lab.follow(620.0)
     assert lab.first_start(wide) == pytest.approx(601.0)
     assert lab.started[quick][1] >= 601.0
+
+
+@pytest.mark.parametrize("seed", [27, 37, 42, 84, 94, 101, *range(200, 210)])
+def test_in_a_crowd_the_run_starts_by_the_last_kill_and_stops_no_more(seed: int) -> None:
+    """Short, long and unbounded runs come while its victims save for all or part of their graces."""
+    rng = random.Random(seed)
+    policy = POLICIES[0] if seed % 2 else POLICIES[1]
+    lab = Lab(node("a"), node("b"), policy=policy, checked=False)
+    for _ in range(rng.randint(1, 6)):
+        wanted, priority, saves = rng.choice([1, 2, 4]), rng.choice([1, 2, 3]), rng.random() < 0.5
+        more: dict[str, Any] = {"preemptible": True, "saves": saves, "checkpoint_signal": 12}
+        lab.submit(wanted, user="vic", takes=1e6, priority=priority, grace_s=rng.choice([5, 60, 300, 600]), **more)
+    for _ in range(rng.randint(0, 3)):
+        lab.submit(rng.choice([1, 2]), user="x", takes=rng.uniform(50, 400), time_limit_s=500.0)
+    lab.step()
+    lab.now = 700.0
+    lab.step()
+    wide = lab.submit(rng.choice([4, 8, 16, 12]), user="mal", takes=5.0, time_limit_s=6.0, priority=CRITICAL)
+    victims = [lab.run(preempt.run_id) for preempt in lab.plan().preempts]
+    by = lab.now + max((run.spec.grace_s for run in victims), default=math.inf)
+    lab.step()
+    asked = len(stops_for(lab, wide))
+    for run in victims:
+        if rng.random() < 0.6:
+            lab.true_s[run.id] = 700.0 + rng.uniform(0, run.spec.grace_s)
+    for _ in range(60):
+        if rng.random() < 0.7:
+            length = rng.choice([2.0, 5.0, 20.0, 40.0, 50.0, 100.0, 3000.0])
+            limit = length if rng.random() < 0.9 else None
+            user, priority = rng.choice(["ann", "bob"]), rng.choice([1, 2, 2, 3])
+            lab.submit(rng.choice([1, 1, 2, 4]), user=user, takes=length, time_limit_s=limit, priority=priority)
+        lab.follow(lab.now + rng.uniform(1, 15))
+    if not asked:
+        return
+    lab.follow(max(lab.now, by))
+    started = lab.first_start(wide)
+    assert started is not None and started <= by
+    assert len(stops_for(lab, wide)) == asked
+
+
+def stops_for(lab: Lab, run_id: str) -> list[e.Event]:
+    return [event for event in lab.log if isinstance(event, e.StopRequested) and event.for_run == run_id]
