@@ -86,6 +86,7 @@ class _Pass:
         self.stopping: Stopping | None = None
         self.kept: Kept | None = None  # what is free of the room that is being made for the first, for use meanwhile
         self.kept_opens_at = math.inf  # to the next that may
+        self.has_room: set[str] = set()  # runs for which room is being made
         self.tries = PREEMPTION_TRIES if snap.fillers or (snap.stoppable and self.policy.preemption) else 0
         self.firm: dict[tuple[int, Zone], int] = {}  # shapes for which nobody can be stopped, up to which priority
         self.unplaceable: set[tuple[int, Zone]] = set()
@@ -389,6 +390,7 @@ class _Pass:
 
     def keep(self, run: Run, making: Making) -> None:
         """Nobody else gets what is free of the room that is being made."""
+        self.has_room.add(run.id)
         free = []
         for part in making.spot:
             n = self.board.layout.index[part.node]
@@ -401,11 +403,11 @@ class _Pass:
 
     def use_kept(self, kept: Kept) -> None:
         """Start short runs, in their turn, on what is kept for another that does not need it yet."""
-        started = {start.run_id for start in self.starts}
+        passed_over = self.has_room | {start.run_id for start in self.starts}
         for _, run_id, lane in sorted(self.short_enough(kept), key=lambda one: one[:2]):
             run = self.snap.runs[run_id]
             zone = self.zones.of(run)
-            if self.room <= 0 or run_id in started or zone is None or not self.within_limits(run):
+            if self.room <= 0 or run_id in passed_over or zone is None or not self.within_limits(run):
                 continue
             if not self.is_gone_before_reservation(kept, run):
                 continue

@@ -178,7 +178,7 @@ class Stopping:
             return None
         soon = near(self.policy, going, self.snap.now)
         later = self.later(board, soon)
-        making = self._leave_be(later, run, soon)
+        making = self._leave_be(board, run, soon)
         if making is not None:
             return making
         making = self._stop(later, run, standing, able, alone)
@@ -186,7 +186,7 @@ class Stopping:
             more = near(self.policy, going, self.snap.now, self._takes_s(making))
             if len(more) > len(soon):  # they are gone before, or hardly after, those who would be stopped
                 soon, later = more, self.later(board, more)
-                making = self._leave_be(later, run, soon) or self._stop(later, run, standing, able, alone)
+                making = self._leave_be(board, run, soon) or self._stop(later, run, standing, able, alone)
         if making is None:
             self._look_again(run, standing)
             if able:  # with those who go later it might do, but nobody is stopped that long before
@@ -196,12 +196,17 @@ class Stopping:
             self._count_on(soon)
         return making
 
-    def _leave_be(self, later: Board, run: Run, soon: list[Going]) -> Making | None:
-        """Nobody has to be stopped: those who go suffice."""
-        spot = place(later, run.spec.request) if soon else None
-        if spot is None:
+    def _leave_be(self, board: Board, run: Run, soon: list[Going]) -> Making | None:
+        """Nobody has to be stopped: those who go suffice. Of the room that they leave it has what is there first."""
+        first, request = sorted(soon, key=lambda one: one.by), run.spec.request
+        if not first or place(self.later(board, first), request) is None:
             return None
-        self._count_on(soon)
+        count = bisect_left(
+            range(len(first)), True, key=lambda count: place(self.later(board, first[:count]), request) is not None
+        )
+        spot = place(self.later(board, first[:count]), request)
+        assert spot is not None
+        self._count_on(first[:count] or soon)
         return Making((), spot)
 
     def _count_on(self, soon: list[Going]) -> None:
