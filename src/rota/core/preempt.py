@@ -276,6 +276,13 @@ class Stopping:
         """What those hold who can be stopped for it, at once or when they have had their time."""
         return {one.run.id: one.placement for one in self._able(run, standing, protected=True)}
 
+    def awaited(self, board: Board, run: Run, standing: float) -> dict[str, float]:
+        """Return who is to be stopped for it but has only just started, and until when each is left alone. Nobody where
+        that would give it no room, as when their node is drained. To be asked after `choose`."""
+        able = self._able(run, standing, protected=True)
+        victims = _fewest(self.later(board, self.near()), run.spec.request, able) or ()
+        return {one.run.id: self.protected[one.run.id] for one in victims if one.run.id in self.protected}
+
     def _able(self, run: Run, standing: float, *, protected: bool = False) -> list[Holder]:
         """Who may be stopped for it, least urgent first; `protected`: those too who have not had their time."""
         if run.spec.filler:

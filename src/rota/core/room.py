@@ -152,10 +152,11 @@ def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
             f"{told(MOST_S)} after that, and what is free is kept for this one"
         )
         return [Reason("protected", text, again[:SHOWN], max(stopping.alone[run_id] for run_id in again))]
-    if making is not None or not stopping.protected:
+    awaited = stopping.awaited(board, run, stopping.standing(run)) if making is None and stopping.protected else {}
+    if not awaited:
         return []
     text = "who could make way for it has only just started, and is left alone for a while"
-    return [Reason("protected", text, tuple(stopping.protected)[:SHOWN], min(stopping.protected.values()))]
+    return [Reason("protected", text, tuple(awaited)[:SHOWN], min(awaited.values()))]
 
 
 def _behind(snap: Snapshot, run: Run, hole: Reserve) -> Reason:

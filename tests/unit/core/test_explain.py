@@ -241,6 +241,22 @@ def test_who_has_only_just_started_is_not_stopped_and_that_is_said():
     assert [victim.run_id for victim in lab.plan().preempts] == [young], "and then it is"
 
 
+def test_who_runs_on_a_drained_node_could_not_make_way():
+    """Its GPUs would be nobody's."""
+    lab = Lab(node("a"), node("b"), policy=Policy(min_run_s=60.0))
+    young = [lab.submit(8, preemptible=True, saves=True, takes=1e6) for _ in range(2)]
+    lab.step()
+    lab.now = 10.0
+    run = lab.submit(1, user="bob", takes=5)
+    on_b = next(one for one in young if lab.state.runs[one].attempt.placement[0].node == "b")
+    (on_a,) = set(young) - {on_b}
+    lab.tell(e.NodeDrained(at=lab.now, node_id="b", why="test"))
+    reasons = {reason.code: reason for reason in asked(lab, run).reasons}
+    assert (reasons["protected"].runs, reasons["protected"].until) == ((on_a,), 60)
+    lab.tell(e.NodeDrained(at=lab.now, node_id="a", why="test"))
+    assert "protected" not in codes(lab, run)
+
+
 def test_a_filler_says_what_it_waits_for():
     lab, _ = full(node("a"))
     run = lab.submit(1, preemptible=True, filler=True, grace_s=0.0, time_limit_s=600.0)
