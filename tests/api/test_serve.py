@@ -532,3 +532,5 @@ def test_a_taken_port_is_named() -> None:
             serve.listen("127.0.0.1", port, port)
     with pytest.raises(CannotStart, match="no address"):
         serve.listen("nowhere.invalid", 0, 0)
+    with pytest.raises(CannotStart, match=r"192\.0\.2\.1 port 0: .*choose an address of this machine with --host"):
+        serve.listen("192.0.2.1", 0, 0)  # of nobody: for documentation

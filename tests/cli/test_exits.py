@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -124,6 +125,29 @@ def test_doctor_without_a_server_exits_1_and_says_what_next(tmp_path: Path) -> N
     assert code == 1
     assert "fail  server" in out and "rota up" in out
     assert "fail  data directory" in out and "chmod go-w" in out
+
+
+@pytest.mark.parametrize("words", [["queue"], ["run", "true"]])
+def test_a_socket_that_another_account_may_not_open_is_no_missing_server(tmp_path: Path, words: list[str]) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    # root may open everything, so the kernel's answer is made up
+    program = (
+        "import socket, sys\n"
+        "def connect(self, address):\n"
+        "    raise PermissionError(13, 'Permission denied')\n"
+        "socket.socket.connect = connect\n"
+        "from rota.cli.start import main\n"
+        "sys.exit(main())\n"
+    )
+    sources = str(Path(checkup.__file__).parents[2])
+    env = {**os.environ, "ROTA_URL": f"unix://{closed}/rota.sock", "PYTHONPATH": sources, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], check=False, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 69, done.stderr
+    assert f"unix://{closed}/rota.sock is not open to your account: permission denied" in done.stderr
+    assert "http://" in done.stderr and "rota login" in done.stderr and "rota up" not in done.stderr
 
 
 def test_doctor_finds_a_store_that_no_server_would_open(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import ipaddress
 import logging
@@ -102,6 +103,8 @@ def _bind(host: str, port: int, flag: str, besides: str = "") -> socket.socket:
     except OSError as error:
         one.close()
         hint = f"choose another with {flag}{besides}, or stop what listens there"
+        if error.errno == errno.EADDRNOTAVAIL:
+            hint = "choose an address of this machine with --host, such as 127.0.0.1"
         raise CannotStart(f"cannot listen on {host} port {port}: {error.strerror}; {hint}") from error
     return one
 

@@ -20,11 +20,19 @@ class RotaError(Exception):
 
 
 class Unreachable(RotaError):
-    """No answer came. `sent` tells whether the request may have reached the server all the same."""
+    """No answer came. `sent` tells whether the request may have reached the server all the same, `denied` that a server
+    may be there whose socket this account may not open."""
 
-    def __init__(self, message: str, *, sent: bool = False) -> None:
+    def __init__(self, message: str, *, sent: bool = False, denied: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
+        self.denied = denied
+
+    @property
+    def next_step(self) -> str:
+        return (
+            "use its http:// address (ROTA_URL) with a token (rota login)" if self.denied else "start one with: rota up"
+        )
 
 
 class Untrusted(RotaError):

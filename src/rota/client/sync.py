@@ -94,6 +94,8 @@ class Sockets:
 
 def unreachable(address: Address, error: Exception) -> Unreachable:
     why = "timed out" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
+    if isinstance(error, PermissionError) and address.socket:
+        return Unreachable(f"{address} is not open to your account: {str(why)[:200].lower()}", denied=True)
     return Unreachable(f"no server answers at {address}: {str(why)[:200].lower()}")
 
 

@@ -31,7 +31,7 @@ def command() -> None:
         client = Client.from_env()
         client.whoami()
     except Unreachable as error:
-        _end(f"{error}; start one with: rota up", UNREACHABLE)
+        _end(f"{error}; {error.next_step}", UNREACHABLE)
     except Unauthorised as error:
         _end(f"{error}; set ROTA_TOKEN, or: rota login", NOT_AUTHORISED)
     except RotaError as error:

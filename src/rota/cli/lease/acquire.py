@@ -81,7 +81,7 @@ def acquire(
             except Unreachable as error:
                 trouble = str(error)
                 if not joined:
-                    raise Failed(UNREACHABLE, f"{trouble}; start one with: rota up") from error
+                    raise Failed(UNREACHABLE, f"{trouble}; {error.next_step}") from error
             except RotaError as error:
                 raise Failed(UNREACHABLE, str(error)) from error
             else:

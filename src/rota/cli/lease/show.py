@@ -9,7 +9,7 @@ from typing import Any
 from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE
 from rota.cli.lease.door import find_door
 from rota.cli.render import plain
-from rota.client.errors import RotaError
+from rota.client.errors import RotaError, Unreachable
 
 LEAST, ELSEWHERE = 20, 100  # characters of a command
 
@@ -18,6 +18,8 @@ def show(program: str, what: str) -> int:
     try:
         door = find_door()
         status, value = door.call("GET", f"/{what}")
+    except Unreachable as error:
+        return _fail(program, UNREACHABLE, f"{error}; {error.next_step}")
     except RotaError as error:
         return _fail(program, UNREACHABLE, f"{error}; start one with: rota up")
     if status in (401, 403):

@@ -39,7 +39,7 @@ def guarded(program: str, act: Callable[[Sequence[str]], int], argv: Sequence[st
         say(program, f'Try "{program} --help" for more information')
         return 1
     except Unreachable as problem:
-        return error(program, f"{problem}; start one with: rota up", UNREACHABLE)
+        return error(program, f"{problem}; {problem.next_step}", UNREACHABLE)
     except Unauthorised as problem:
         return error(program, f"Access/permission denied: {problem}", NOT_AUTHORISED)
     except Busy as problem:
