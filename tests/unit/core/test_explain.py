@@ -248,7 +248,7 @@ def test_who_runs_on_a_drained_node_could_not_make_way():
     lab.step()
     lab.now = 10.0
     run = lab.submit(1, user="bob", takes=5)
-    on_b = next(one for one in young if lab.state.runs[one].attempt.placement[0].node == "b")
+    on_b = next(one for one in young if "b" in (lab.held_gpus(one) or ()))
     (on_a,) = set(young) - {on_b}
     lab.tell(e.NodeDrained(at=lab.now, node_id="b", why="test"))
     reasons = {reason.code: reason for reason in asked(lab, run).reasons}
