@@ -403,17 +403,20 @@ class _Pass:
 
     def use_kept(self, kept: Kept) -> None:
         """Start short runs, in their turn, on what is kept for another that does not need it yet."""
+        full: set[tuple[int, Zone]] = set()
         passed_over = self.has_room | {start.run_id for start in self.starts}
         for _, run_id, lane in sorted(self.short_enough(kept), key=lambda one: one[:2]):
             run = self.snap.runs[run_id]
             zone = self.zones.of(run)
             if self.room <= 0 or run_id in passed_over or zone is None or not self.within_limits(run):
                 continue
-            if not self.is_gone_before_reservation(kept, run):
+            if (lane.shape, zone) in full or not self.is_gone_before_reservation(kept, run):
                 continue
             free = kept.seen(self.board)
             spot = place(free if zone == EVERYWHERE else self.zones.seen(free, zone), lane.request)
-            if spot is not None:
+            if spot is None:
+                full.add((lane.shape, zone))
+            else:
                 self.start(run, spot)
                 kept.take(spot)
                 if self.is_head(run):
