@@ -122,7 +122,9 @@ class BoundedPipeline(BoundedHeads):
             return
         self.flow.held = False
         cycle: Any = self.cycle
-        if not self.transport.is_closing() and (cycle is None or len(cycle.body) <= HIGH_WATER_LIMIT):
+        # the rest of a body that was answered already is read and dropped, or the client would never be done with it
+        is_room = cycle is None or cycle.response_complete or len(cycle.body) <= HIGH_WATER_LIMIT
+        if not self.transport.is_closing() and is_room:
             self.flow.resume_reading()
 
     def _has_turn(self, turn: asyncio.Future[None]) -> None:

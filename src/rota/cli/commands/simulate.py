@@ -19,6 +19,8 @@ class _Where(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
             self.fail("is empty; name a file or a directory, or leave it out", param, ctx)
+        if "\0" in str(value):
+            self.fail("holds a NUL, which no path can", param, ctx)
         return super().convert(value, param, ctx)
 
 
