@@ -175,7 +175,7 @@ class TestBytesUnderWay:
         story(told)
 
     def test_who_waits_too_long_is_told_why(self, shared: House) -> None:
-        house = fresh(with_settings(shared, request_seconds=0.6))
+        house = fresh(with_settings(shared, request_seconds=3.0))
         ann, guard = token(house, "ann"), Guard(_app(house), house)
 
         async def told() -> None:
