@@ -15,6 +15,8 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 
+from rota.api.turns import next_in
+
 AT_A_TIME = 16
 REST = 4.0  # times as long as the telling took
 # The machine may be so busy that telling takes long for other reasons. At this rest a thousand watchers are still told
@@ -82,10 +84,7 @@ class FanOut:
             return
         left = AT_A_TIME
         while left and self._lines:
-            party, line = self._lines.popitem(last=False)
-            turn = line.popleft()
-            if line:
-                self._lines[party] = line
+            _, turn = next_in(self._lines)
             if not turn.done():  # else its client has gone
                 turn.set_result(True)
                 left -= 1

@@ -12,8 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
+from typing import TypeVar
 
+Place = TypeVar("Place")
 AT_A_TIME = 16  # of one party that has no line, and of all lines together; some milliseconds of work
+
+
+def next_in(lines: OrderedDict[str, deque[Place]]) -> tuple[str, Place]:
+    """Take the first one of the party whose turn it is. The party then stands behind all others."""
+    party, line = lines.popitem(last=False)
+    first = line.popleft()
+    if line:
+        lines[party] = line
+    return party, first
 
 
 class Turns:
@@ -53,10 +64,7 @@ class Turns:
         self._begun.clear()
         left = AT_A_TIME
         while left and self._lines:
-            party, line = self._lines.popitem(last=False)
-            turn = line.popleft()
-            if line:
-                self._lines[party] = line
+            party, turn = next_in(self._lines)
             if not turn.done():  # else its client has gone
                 turn.set_result(None)
                 self._begun[party] += 1
