@@ -15,7 +15,14 @@ from rota.core.run import Cause, RunState
 from tests.app.house import ANN, BOB, House, until
 
 STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 1000; done"
-POLITE = "import signal, sys; signal.signal(15, lambda *a: sys.exit(0)); print('ready', flush=True); signal.pause()"
+# A signal that comes just before a blocking call runs its Python handler only after the call, so every wait is short.
+POLITE = """
+import signal, sys, time
+signal.signal(15, lambda *a: sys.exit(0))
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
 
 
 def ready(house: House, run_id: str) -> str:

@@ -72,6 +72,12 @@ def zombies_below(pid: int) -> list[int]:
     return [each for each in descendants(pid) if _state(each) == "Z"]
 
 
+def sleeps(pid: int) -> bool:
+    """Tell whether a process waits for something. A bash that is to wait for a child can lose a signal that comes
+    before it does: a test signals it only after this."""
+    return _state(pid) == "S"
+
+
 def _command_line(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()

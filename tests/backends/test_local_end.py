@@ -271,7 +271,7 @@ def test_what_a_program_calls_itself_ends_no_supervisor(rig: LocalRig, backend: 
         "signal.signal(signal.SIGTERM, lambda *_: exit(3))\n"
         "ctypes.CDLL(None).prctl(15, b'\\rSigCgt:zz', 0, 0, 0)\n"
         "print('ready', flush=True)\n"
-        "time.sleep(1000)\n"
+        "while True: time.sleep(0.01)\n"  # briefly: a signal just before the call runs its handler only after it
     )
     order = rig.order("last for ever", argv=(sys.executable, "-c", program))
     backend.launch(order)

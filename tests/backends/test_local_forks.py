@@ -171,20 +171,30 @@ def test_ranks_that_are_forks_of_a_launcher_without_a_handler_save(
 
 
 FORWARDS = """
-import signal, subprocess, sys
-rank = subprocess.Popen([sys.executable, "-ISc", sys.argv[1], *sys.argv[2:]])
+import signal, subprocess, sys, time
 heard = []
-for number in (signal.SIGUSR2, signal.SIGTERM):
+for number in (signal.SIGUSR2, signal.SIGTERM):  # before the rank starts, which says when both are ready
     signal.signal(number, lambda number, frame: (heard.append(number), rank.send_signal(number)))
-code = rank.wait()
+rank = subprocess.Popen([sys.executable, "-ISc", sys.argv[1], *sys.argv[2:]])
+while (code := rank.poll()) is None:  # not by wait: a signal just before a blocking call is handled only after it
+    time.sleep(0.01)
 print("launcher heard", len(heard), flush=True)
 sys.exit(code)
 """
+# argv: "shell" where it is below one. A shell can lose a signal that comes between its fork and its wait, so the
+# program says that it is ready only once its parent sleeps; after the fork a shell sleeps nowhere but in its wait.
 COUNTS = """
-import signal, sys, time
+import os, signal, sys, time
 heard = []
 for number in (signal.SIGUSR2, signal.SIGTERM):
     signal.signal(number, lambda number, frame: heard.append(number))
+
+def parent_sleeps():
+    with open(f"/proc/{os.getppid()}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "S"
+
+while sys.argv[1:] == ["shell"] and not parent_sleeps():
+    time.sleep(0.01)
 print("ready", flush=True)
 while not heard:
     time.sleep(0.01)
@@ -210,7 +220,7 @@ def test_a_shell_with_a_trap_passes_the_signal_on_itself(
     guide = Path(__file__).parents[2].joinpath("docs", "checkpointing.md").read_text()
     script = re.search(r"`(trap 'kill -USR2 .*)`", guide)
     assert script is not None
-    line = script[1].replace("python train.py", f'"{sys.executable}" -ISc "$0"')
+    line = script[1].replace("python train.py", f'"{sys.executable}" -ISc "$0" shell')
     for shell in ("sh", "bash"):
         asked = Asked(rig, backend, reports, "preempted", shell, "-c", line, COUNTS)
         assert "rank heard 1" in asked.log
@@ -233,7 +243,8 @@ def test_a_bash_that_cleans_up_at_its_exit_is_a_launcher(
 def test_a_bash_that_dies_of_the_signal_has_not_saved(
     rig: LocalRig, backend: LocalBackend, reports: Reports, tmp_path: Path
 ) -> None:
-    script = 'trap "echo cleaned up" EXIT; echo ready; sleep 1000; exit $?'
+    # Bash can lose a signal that comes between its fork and its wait, and looks for it again after each command.
+    script = 'trap "echo cleaned up" EXIT; echo ready; while :; do sleep 0.05; done'
     end = Asked(rig, backend, reports, "preempted", "bash", "-c", script).end
     assert (end.cause, end.killed) == (Cause.PREEMPTED, True)
     assert end.message == "nothing of it had a handler for SIGUSR2, so it ended without saving"

@@ -15,7 +15,7 @@ from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig, wait_for
 
 SAVES = """
-import os, signal, sys
+import os, signal, sys, time
 def save(number, frame):
     print("saved", flush=True)
     if len(sys.argv) > 1:
@@ -24,7 +24,7 @@ def save(number, frame):
 signal.signal(signal.SIGUSR1, save)
 os.write(1, b"ready\\n")  # not by print, which may not be entered twice: the signal may come inside it
 while True:
-    signal.pause()
+    time.sleep(0.01)  # briefly: a signal just before the call runs its handler only after it
 """
 # as torchrun does: the workers are in sessions of their own, and the launcher has never heard of USR1
 LAUNCHER = """

@@ -16,7 +16,14 @@ from tests.app.house import SOURCES, alive, locked, until
 from tests.cli.rota import Shell, ends
 
 STUBBORN = "trap '' TERM INT; echo ready; while :; do sleep 1000; done"
-POLITE = "import signal, sys; signal.signal(15, lambda *a: sys.exit(9)); print('ready', flush=True); signal.pause()"
+# A signal that comes just before a blocking call runs its Python handler only after the call, so every wait is short.
+POLITE = """
+import signal, sys, time
+signal.signal(15, lambda *a: sys.exit(9))
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.house import until
+from tests.backends.helpers import sleeps
 from tests.cli.lab import Lab, tool
 from tests.client.stub import closed_port
 from tests.doors.server import PROGRAM
@@ -63,6 +64,7 @@ def test_waiting_and_leaving(box: Lab, srun: tuple[str, ...]) -> None:
     box.until_queue(running=1)
     leaver, waiter = box.start(*srun, "true"), box.start(*srun, "-n", "2", *SHOW)
     box.until_queue(queued=2)
+    until(lambda: sleeps(leaver.pid), "it waits for its answer")
     leaver.terminate()
     assert leaver.wait(60) in (143, -signal.SIGTERM)
     box.until_queue(queued=1)

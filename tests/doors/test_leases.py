@@ -18,6 +18,7 @@ import pytest
 
 from rota.adapters.backends import procs
 from tests.app.house import PATIENCE_S, Gate, alive, until
+from tests.backends.helpers import sleeps
 from tests.doors.server import PROGRAM, Answer, Server, parse
 
 SRUN = str(Path(__file__).with_name("srun.sh"))
@@ -55,7 +56,7 @@ class Desk:
     def waiter(self, gpus: int = 1) -> subprocess.Popen[str]:
         """A script that stands in the queue."""
         process = self.start("-n", str(gpus), "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec sleep 100000")
-        until(lambda: self.of(process.pid)["status"] == "queued", "it waits")
+        until(lambda: self.of(process.pid)["status"] == "queued" and sleeps(process.pid), "it waits")
         return process
 
     def jobs(self) -> list[dict[str, Any]]:
