@@ -23,6 +23,7 @@ from rota.adapters.clock import SystemClock
 from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
 from rota.adapters.detect.detector import ClusterDetector
 from rota.adapters.gpulocks import GpuLockError, GpuLocks, GuardedProbe
+from rota.adapters.ownership import Unfit, judge
 from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
 from rota.adapters.processes import LinuxProcesses, is_persons
@@ -30,7 +31,7 @@ from rota.adapters.samples import FileSamples
 from rota.adapters.space import FreeSpace
 from rota.adapters.store.house import SQLITE_FILE, bind_file, bind_house, must_have_its_store
 from rota.adapters.store.inspect import inspect_file
-from rota.adapters.store.open import is_url, open_reader, open_store
+from rota.adapters.store.open import SQLITE, is_url, open_reader, open_store
 from rota.adapters.store.store import SqlStore
 from rota.api.offline import OfflineTokens
 from rota.app.accounts import Accounts
@@ -129,6 +130,12 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         yield Rota(service, leases, processes, samples, detector, data_dir.path)
 
 
+def files_trouble(settings: Settings, uid: int | None = None) -> Unfit | None:
+    """Return what would keep a server of the account `uid` (its own by default) from using the data directory and the
+    database file of these settings; None = nothing. Raises OSError where something cannot be looked at."""
+    return judge(settings.data_dir, _database_file(settings), uid)
+
+
 def store_trouble(data_dir: Path) -> str:
     """Say why a server would not open the SQLite store of this directory; "" = it would. Nothing is changed there."""
     path = data_dir / SQLITE_FILE
@@ -164,6 +171,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
         if given:
             settings = replace(settings, host=sockets.host(), port=sockets.main.getsockname()[1])
         rota = stack.enter_context(open_rota(settings))
+        settings = replace(settings, data_dir=rota.data_dir)  # whole: the same files, whatever ~ stands for
         house = open_house(
             service=rota.service,
             leases=rota.leases,
@@ -262,6 +270,10 @@ def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
         stack.callback(data_dir.close)
         if not settings.database_url:
             must_have_its_store(data_dir.path)
+        else:
+            unfit = files_trouble(settings)
+            if unfit is not None:
+                raise CannotStart(f"cannot use the database of --database-url (ROTA_DATABASE_URL): {unfit}")
         store = _open_store(settings, data_dir.path)
         stack.callback(store.close)
         if settings.database_url:  # one that other data directories could reach too
@@ -289,9 +301,13 @@ def _open_store(settings: Settings, data_dir: Path) -> SqlStore:
 
 def _disks(settings: Settings, data_dir: Path) -> tuple[Path, Path]:
     """Directories on whose disks the ledger and the records of attempts are written."""
+    return data_dir, (_database_file(settings) or data_dir / SQLITE_FILE).parent
+
+
+def _database_file(settings: Settings) -> Path | None:
+    """Return the SQLite file that the settings name; None = they name none, or another kind of database."""
     url = settings.database_url
-    database = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else data_dir / "rota.db"
-    return data_dir, database.parent
+    return Path(url.removeprefix(SQLITE)).absolute() if url.startswith(SQLITE) else None
 
 
 def _bytes(mib: int | None) -> int | None:

@@ -43,10 +43,13 @@ RULES = {
     "config": Rule(rota=("rota.core.clusters", "rota.core.policynames")),
     "observe": Rule(),
     "sock_diag": Rule(),
-    "client": Rule(rota=("rota.client", "rota.sock_diag")),
+    "userns": Rule(),
+    "client": Rule(rota=("rota.client", "rota.sock_diag", "rota.userns")),
     "core": Rule(rota=("rota.core",), banned=IMPURE),
     "app": Rule(rota=("rota.core", "rota.app")),
-    "adapters": Rule(rota=("rota.core", "rota.app.ports", "rota.adapters", "rota.sock_diag"), libraries=None),
+    "adapters": Rule(
+        rota=("rota.core", "rota.app.ports", "rota.adapters", "rota.sock_diag", "rota.userns"), libraries=None
+    ),
     "api": Rule(rota=(*DOOR, "rota.api"), libraries=None),
     "agent": Rule(rota=(*DOOR, "rota.agent"), libraries=None),
     "cli": Rule(rota=(*DOOR, "rota.cli", "rota.client"), lazy=("rota.main", "rota.sim"), libraries=None),

@@ -11,6 +11,8 @@ import os
 import time
 from pathlib import Path
 
+from rota.adapters.ownership import judge
+
 ORPHANED_S = 2.0  # how long a lock outlives its server at most
 
 
@@ -45,11 +47,12 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
     try:
         # a server of root's runs jobs as other accounts, which must be able to reach their checkpoints below it
         mode = 0o711 if os.geteuid() == 0 else 0o700
+        _must_be_fit(where)
         if where.is_dir():
             _must_be_ours(where)
         else:
-            where.mkdir(mode=mode, parents=True, exist_ok=True)
-            where.chmod(mode)  # whatever the umask took away
+            _make(where, mode)
+            _must_be_fit(where)  # another account may have made it first, where everybody may make directories
         # os.open sets O_CLOEXEC: a job that outlives the server must not keep the lock alive
         lock_fd = os.open(where / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -67,6 +70,26 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
         os.close(lock_fd)
         raise DataDirError(f"cannot lock {where}: {error.strerror}") from error
     return DataDir(where, lock_fd)
+
+
+def _make(where: Path, mode: int) -> None:
+    """Make it and what is missing above it, where nobody else may write, whatever the umask."""
+    for parent in reversed(where.parents):
+        if not parent.exists():
+            parent.mkdir(mode=0o755, exist_ok=True)
+    try:
+        where.mkdir(mode=mode)
+    except FileExistsError:
+        if not where.is_dir():
+            raise
+    else:
+        where.chmod(mode)  # whatever the umask took away
+
+
+def _must_be_fit(where: Path) -> None:
+    unfit = judge(where)
+    if unfit is not None:
+        raise DataDirError(f"cannot use {where} as the data directory: {unfit}")
 
 
 def _must_be_ours(where: Path) -> None:

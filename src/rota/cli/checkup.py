@@ -85,17 +85,42 @@ def _directory(data_dir: Path, *, served: bool = False) -> Finding:
     try:
         facts = path.stat()
     except FileNotFoundError:
-        return Finding("data directory", OK, f"{path} is not there yet; a server started here makes it")
+        return _unfit(path) or Finding("data directory", OK, f"{path} is not there yet; a server started here makes it")
     except OSError as error:
         return Finding("data directory", FAIL, f"{path}: {error.strerror}", "choose another with ROTA_DATA_DIR")
     if not stat.S_ISDIR(facts.st_mode):
         return Finding("data directory", FAIL, f"{path} is no directory", "choose another with ROTA_DATA_DIR")
-    if facts.st_mode & 0o022:
-        return Finding("data directory", FAIL, f"others may write to {path}", f"chmod go-w {path}")
-    if facts.st_uid != os.geteuid() and not served:
-        return Finding("data directory", WARN, f"{path} belongs to somebody else", "run the server as its owner")
+    unfit = _unfit(path, _account_of(path, facts) if served else None)
+    if unfit is not None:
+        return unfit
     of = ", of the server that answers" if served else ""
     return Finding("data directory", OK, f"{path} ({facts.st_mode & 0o777:o}){of}")
+
+
+def _account_of(path: Path, facts: os.stat_result) -> int:
+    """Return whose server uses this directory: it has made the lock in it. The directory may be root's."""
+    try:
+        return (path / "lock").lstat().st_uid
+    except OSError:
+        return facts.st_uid
+
+
+def _unfit(path: Path, uid: int | None = None) -> Finding | None:
+    """Look at what a server looks at before it opens its files: one that is started from here, or that of `uid`."""
+    from rota.config import BadSetting, Settings, read_settings
+
+    try:
+        from rota.main import files_trouble
+
+        settings = Settings(path) if uid is not None else read_settings({"data_dir": path})[0]
+        unfit = files_trouble(settings, uid)
+    except (ImportError, BadSetting, PermissionError):
+        return None  # no server starts from here, or this account may not look inside
+    except OSError as error:
+        return Finding("data directory", FAIL, f"{path}: {error.strerror}", "choose another with ROTA_DATA_DIR")
+    if unfit is None:
+        return None
+    return Finding("data directory", FAIL, plain(f"{unfit.path} {unfit.wrong}"), plain(unfit.mend))
 
 
 def _store(data_dir: Path) -> Iterator[Finding]:

@@ -22,13 +22,11 @@ from typing import Any
 from rota import sock_diag
 from rota.client.address import Address, config_file
 from rota.client.errors import Untrusted
+from rota.userns import is_unmapped
 
 VARIABLE = "ROTA_SERVER_ACCOUNT"
 FILE = "server-account"
 SYSTEM_FILE = "/etc/rota/server-account"  # root's word for everybody on this machine
-OVERFLOW = "/proc/sys/kernel/overflowuid"
-UID_MAP = "/proc/self/uid_map"
-ALL_UIDS = 0xFFFFFFFF  # the last number is nobody's: it means "none"
 ROOT = 0
 USUAL = "rota"
 FIRST_PERSON = 1000  # below are accounts of the system, by custom
@@ -41,7 +39,7 @@ def must_be_trusted(address: Address, link: Any, env: Mapping[str, str] | None =
     if address.tls:
         return
     uid = _unix_peer(link) if address.socket else _stranger(link, env)
-    if uid is None or is_trusted(uid, env) or _is_unmapped(uid):
+    if uid is None or is_trusted(uid, env) or is_unmapped(uid):
         return
     name = _name(uid)
     said = name or str(uid)
@@ -92,17 +90,6 @@ def is_trusted(uid: int, env: Mapping[str, str]) -> bool:
     if any(_number(name) == uid for name in _named(env)):
         return True
     return uid < FIRST_PERSON and _number(USUAL) == uid
-
-
-def _is_unmapped(uid: int) -> bool:
-    """Return whether this number stands for any account that has none in the user namespace of this process."""
-    if str(uid) != _kept(OVERFLOW).strip():
-        return False
-    try:
-        known = sum(int(line.split()[2]) for line in _kept(UID_MAP).splitlines())
-    except (IndexError, ValueError):
-        return False
-    return 0 < known < ALL_UIDS
 
 
 def _named(env: Mapping[str, str]) -> list[str]:

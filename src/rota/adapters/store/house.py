@@ -160,7 +160,8 @@ def _name_in(path: Path, nameless: str = "") -> str:
 def _write(data_dir: Path, name: str, text: str) -> None:
     """Under the directory's lock; complete or not there."""
     new = data_dir / f"{name}.new"
-    with new.open("w", encoding="ascii") as file:
+    fd = os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+    with open(fd, "w", encoding="ascii") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
