@@ -111,9 +111,9 @@ def test_a_directory_of_another_account_is_refused(used: Path) -> None:
     path, mend = told(used)
     assert path == str(used) and f"chown -R root {used}" in mend and "run the server as nobody" in mend
     assert judge(used, uid=STRANGER.pw_uid) is None, "a server of that account may use it, and what root has put there"
-    with pytest.raises(CannotStart, match=rf"{used} belongs to the account nobody, which could run commands as root"):
-        with offline_tokens(Settings(used)):
-            pass
+    why = rf"{used} belongs to the account nobody, which could run commands as root"
+    with pytest.raises(CannotStart, match=why), offline_tokens(Settings(used)):
+        pass
 
 
 @needs_root
@@ -187,9 +187,9 @@ def test_a_database_of_a_url_is_judged(tmp_path: Path) -> None:
     shared.mkdir()
     url = f"sqlite:///{shared / 'ledger.db'}"
     shared.chmod(0o1777)
-    with pytest.raises(CannotStart, match=rf"--database-url .*{shared} can be written to by others"):
-        with offline_tokens(Settings(tmp_path / "data", url)):
-            pass
+    why = rf"--database-url .*{shared} can be written to by others"
+    with pytest.raises(CannotStart, match=why), offline_tokens(Settings(tmp_path / "data", url)):
+        pass
     assert list(shared.iterdir()) == []
     shared.chmod(0o755)
     open_store(url).close()
@@ -210,8 +210,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     def say(name: str, members: list[str], first_of: list[int]) -> None:
         entry = grp.struct_group((name, "x", 4711, members))
         accounts = [pwd.struct_passwd((f"a{uid}", "x", uid, 4711, "", "/", "/bin/sh")) for uid in first_of]
-        monkeypatch.setattr(ownership.grp, "getgrgid", lambda gid: entry)
-        monkeypatch.setattr(ownership.pwd, "getpwall", lambda: accounts)
+        monkeypatch.setattr(grp, "getgrgid", lambda gid: entry)
+        monkeypatch.setattr(pwd, "getpwall", lambda: accounts)
 
     return say
 
@@ -249,7 +249,7 @@ def test_numbers_without_names_are_known_by_the_number(monkeypatch: pytest.Monke
     def none(gid: int) -> grp.struct_group:
         raise KeyError
 
-    monkeypatch.setattr(ownership.grp, "getgrgid", none)
+    monkeypatch.setattr(grp, "getgrgid", none)
     assert not others_write(4711)
     assert others_write(4712)
 
@@ -264,8 +264,8 @@ def test_an_owner_whom_the_user_namespace_hides_may_own_what_is_above(
         uid = ME if Path(path).is_relative_to(used) else 65534
         return os.stat_result((*real[:4], uid, *real[5:10]))
 
-    monkeypatch.setattr(ownership.os, "lstat", hidden)
-    monkeypatch.setattr(ownership.os, "stat", lambda path, **options: hidden(path))
+    monkeypatch.setattr(os, "lstat", hidden)
+    monkeypatch.setattr(os, "stat", lambda path, **options: hidden(path))
     assert judge(used) is not None
     monkeypatch.setattr(ownership, "is_unmapped", lambda uid: uid == 65534)
     assert judge(used) is None
