@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from rota.core import events as e
 from rota.core import order
 from rota.core.policy import Policy
 from rota.core.resources import Request
-from rota.core.run import Run, RunState, Spec
+from rota.core.run import Cause, Exit, Run, RunState, Spec
 from tests.app.house import ANN, BOB, ROOT, House
 
 ENV = {f"VARIABLE_{n}": "x" * 90 for n in range(100)}
@@ -218,3 +219,19 @@ def test_the_ledgers_amount_drains_within_a_day() -> None:
             budget.must_fit_ledger(ANN, now)
     budget.must_fit_ledger(ANN, 1.01 * 86400.0)
     budget.must_fit_ledger(BOB, 0.0)
+
+
+def test_the_texts_of_ends_and_holds_are_charged() -> None:
+    of_run: dict[str, Any] = {"at": 0.0, "by": "ann", "run_id": "a" * 12}
+    attempt: dict[str, Any] = {"attempt_id": "a-1", "gpu_s": 0.0, "next": RunState.FAILED}
+    long = "x" * 1000
+    for event in (
+        e.RunHeld(**of_run, why=long),
+        e.RunEnded(**of_run, state=RunState.CANCELLED, why=long),
+        e.AttemptEnded(**of_run, **attempt, exit=Exit(Cause.EXITED, code=1), why=long),
+        e.AttemptEnded(**of_run, **attempt, exit=Exit(Cause.EXITED, code=1, message=long)),
+    ):
+        budget = Budget(Quotas(ledger=2 * 1000))
+        budget.charge(ANN, [event], 0, now=0.0)
+        with pytest.raises(Full):
+            budget.must_fit_ledger(ANN, 0.0)

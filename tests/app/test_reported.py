@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from rota.adapters.clock import ManualClock
+from rota.app import report
 from rota.app.commands import Cancel, Drain, Report, Submit
-from rota.app.errors import Forbidden, Invalid, NotFound
+from rota.app.errors import Forbidden, Full, Invalid, NoSpace, NotFound
 from rota.app.ports import Absent
 from rota.core import events as e
 from rota.core.check import check
 from rota.core.policy import Limits
 from rota.core.run import ENDED, TABLE, WAITING, Cause, Dependency, Run, RunState, When
+from rota.core.state import State
 from tests.app.house import ANN, BOB, ROOT, House, with_policy
 
 S = RunState
@@ -87,7 +89,12 @@ def test_a_failure_is_not_tried_again_here(house):
 
 def test_a_long_story_is_cut_and_kept(house):
     ended = tell(house, waiting(house), S.FAILED, error="x" * 100_000 + "\0")
-    assert ended.why == "x" * 4000
+    assert len(ended.why) == report.MAX_ERROR
+    assert ended.why.startswith("xxx") and ended.why.endswith("x [cut, 100,001 characters]")
+    waited = tell(house, waiting(house), S.CANCELLED, error="y\0" * 5_000)
+    assert waited.why.startswith("y y ") and waited.why.endswith(" [cut, 10,000 characters]")
+    whole = tell(house, waiting(house), S.FAILED, error="z" * report.MAX_ERROR)
+    assert whole.why == "z" * report.MAX_ERROR
 
 
 def test_saying_the_same_again_is_harmless(house):
@@ -217,6 +224,72 @@ def test_it_does_not_stand_in_the_way_of_nodes(house):
     assert house.rota.explain(run_id).reasons == ()
 
 
+def spent(house: House) -> None:
+    """Use up ann's budget of the ledger."""
+    budget = house.loop.budget
+    put = e.RecordPut(at=0.0, by="ann", kind="alert", id="a", parent="", body="x" * budget.quotas.ledger)
+    house.rota.ask(lambda state, now: budget.charge(ANN, [put, put], 0, now))
+
+
+class NoRoom:
+    """A disk below its floor."""
+
+    def shortage(self) -> str:
+        return "the disk is below its floor"
+
+    def relieve(self) -> bool:
+        return False
+
+
+def below_the_floor(house: House) -> None:
+    def shut(state: State, now: float) -> None:
+        house.loop.space, house.loop.shortage = NoRoom(), NoRoom().shortage()  # type: ignore[assignment]
+
+    house.rota.ask(shut)  # on the loop's thread, which looks at the disk itself
+
+
+@pytest.mark.parametrize(("use_up", "refusal"), [(spent, Full), (below_the_floor, NoSpace)])
+def test_without_room_a_report_writes_ends_and_what_runs_and_nothing_else(house, use_up, refusal):
+    held, starting, running, other = (waiting(house) for _ in range(4))
+    tell(house, starting, S.STARTING)
+    tell(house, running, S.RUNNING, labels={"tmux_pane": "%1"})
+    ended = tell(house, other, S.FAILED).id
+    use_up(house)
+    events = len(house.events(e.Event))
+    for run_id, state in ((held, S.HELD), (running, S.RUNNING), (ended, S.FAILED)):
+        with pytest.raises(refusal):
+            tell(house, run_id, state, labels={"wandb_dir": "/" + "x" * 4000})
+    for state in (S.STARTING, S.RUNNING):
+        with pytest.raises(refusal):
+            tell(house, held, state)
+    tell(house, running, S.RUNNING, labels={"tmux_pane": "%1"})  # says nothing new, so there is nothing to refuse
+    assert len(house.events(e.Event)) == events
+    assert tell(house, starting, S.RUNNING).state is S.RUNNING
+    for run_id in (held, starting, running):
+        end = tell(house, run_id, S.FAILED, error="x" * 100_000, labels={"wandb_dir": "/x"})
+        assert (end.state, len(end.why), end.spec.labels.get("wandb_dir")) == (S.FAILED, report.MAX_ERROR_SHORT, None)
+
+
+def test_the_open_runs_of_a_person_that_are_carried_elsewhere_are_bounded(house, monkeypatch):
+    monkeypatch.setattr(report, "MAX_ELSEWHERE", 2)
+    first, second, third = (waiting(house) for _ in range(3))
+    tell(house, first, S.STARTING)
+    tell(house, second, S.RUNNING)
+    with pytest.raises(Full, match="ann has 2 runs that are carried elsewhere and have not ended, the limit is 2"):
+        tell(house, third, S.RUNNING)
+    assert tell(house, first, S.RUNNING).state is S.RUNNING
+    assert tell(house, third, S.FAILED).state is S.FAILED, "an end is always taken"
+    assert house.do(Report(house.submit("true", who=BOB, held=True), S.RUNNING), BOB).state is S.RUNNING
+    tell(house, first, S.SUCCEEDED)
+    fourth = waiting(house)
+    assert tell(house, fourth, S.RUNNING).state is S.RUNNING
+    house.reopen()
+    fifth = waiting(house)
+    with pytest.raises(Full):
+        tell(house, fifth, S.RUNNING)
+    assert house.do(Report(fifth, S.RUNNING), ROOT).state is S.RUNNING, "admins have no budget"
+
+
 def test_a_report_and_the_scheduler_in_one_turn_make_one_attempt(house):
     """Whoever is first in the batch has it: never both."""
     with house.occupied():
@@ -228,9 +301,9 @@ def test_a_report_and_the_scheduler_in_one_turn_make_one_attempt(house):
     queued = waiting(house, held=False)
     with house.occupied():
         cancel = house.rota.send(ROOT, Cancel(blocker, grace_s=0.0))
-        report = house.rota.send(ANN, Report(queued, S.RUNNING))
+        told = house.rota.send(ANN, Report(queued, S.RUNNING))
     cancel.result(60)
-    assert report.result(60).attempt.reported
+    assert told.result(60).attempt.reported
     house.wait(blocker)
     planned = house.events(e.AttemptPlanned, queued)
     assert [event.reported for event in planned] == [True]

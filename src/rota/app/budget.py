@@ -81,7 +81,7 @@ class Budget:
             wait = about((used - most) / most * DAY_S + 60.0)
             raise Full(
                 f"{who.owner} has added {amount(used)} to the ledger within a day, the limit is {amount(most)} a "
-                f"person; it frees up with time: send it again in {wait}. Cancelling and reporting stay possible"
+                f"person; it frees up with time: send it again in {wait}. Cancelling and reporting ends stay possible"
             )
 
     def charge(self, who: Principal, events: Iterable[e.Event], heavier: int, now: float) -> None:
@@ -129,6 +129,10 @@ def _written_bytes(events: Iterable[e.Event]) -> int:
             size += own_bytes(event.spec)
         elif isinstance(event, e.RecordPut):
             size += text_bytes(event.body)
+        elif isinstance(event, (e.RunHeld, e.RunEnded, e.StopRequested, e.ReservationEnded)):
+            size += 2 * text_bytes(event.why)  # in the event and in a row, as below
+        elif isinstance(event, e.AttemptEnded):
+            size += 2 * text_bytes(event.why + event.exit.message)
         elif isinstance(event, e.ReservationMade):
             one = event.reservation
             # in the event and in a row

@@ -42,7 +42,8 @@ log = logging.getLogger(__name__)
 HOUSE = Principal("rota", Role.ADMIN)
 LARGE = 200  # runs made by one command that take a turn of their own: about 20 ms of the writer's time
 
-# Ends and what leads to them: taken in whatever budget is spent and however little space is left.
+# Ends and what leads to them: taken in whatever budget is spent and however little space is left. A report that is no
+# end is refused by its handler, which alone knows what the run is.
 FREEING: frozenset[type[Any]] = frozenset(
     {c.Cancel, c.CancelGroup, c.CancelReservation, c.EndLease, c.Report, c.Withdraw}
 )

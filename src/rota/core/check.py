@@ -111,6 +111,9 @@ def _elsewhere(state: State, everywhere: list[Run]) -> Iterator[str]:
     elsewhere = {run.id for run in everywhere if run.is_elsewhere}
     if state.elsewhere.keys() != elsewhere:
         yield f"elsewhere {list(state.elsewhere)}; {sorted(elsewhere)} there"
+    by_user = Counter(run.user for run in everywhere if run.is_elsewhere)
+    if state.elsewhere_by_user != by_user:
+        yield f"elsewhere by user {state.elsewhere_by_user}; {dict(by_user)} there"
     stoppable = {run.id for run in everywhere if run.spec.stoppable} - elsewhere
     if state.stoppable.keys() != stoppable:
         yield f"may be stopped {list(state.stoppable)}; {sorted(stoppable)} there"

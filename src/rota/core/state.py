@@ -56,6 +56,7 @@ class State:
         # active runs are those with an attempt of this house. Those that are carried elsewhere are apart: they hold and
         # want nothing here, so they must not count against anybody's limits
         self.elsewhere: dict[str, None] = {}
+        self.elsewhere_by_user: dict[str, int] = {}  # how many of them
         self.timeline = Timeline()  # active runs by expected end
         self.stoppable: dict[str, None] = {}  # active runs that said they may be stopped, in the order they started
         self.fillers = 0  # of them
@@ -106,6 +107,7 @@ class State:
             return
         if run.is_elsewhere:
             self.elsewhere[run.id] = None
+            self.elsewhere_by_user[run.user] = self.elsewhere_by_user.get(run.user, 0) + 1
             self._join_group(run.spec.group)
             return
         load = self.load.get(run.user)
@@ -145,6 +147,9 @@ class State:
             return
         if run.is_elsewhere:
             del self.elsewhere[run.id]
+            self.elsewhere_by_user[run.user] -= 1
+            if not self.elsewhere_by_user[run.user]:
+                del self.elsewhere_by_user[run.user]
             self._leave_group(run.spec.group)
             return
         load = self.load[run.user]
@@ -298,6 +303,7 @@ class State:
         twin.delayed = list(self.delayed)
         twin.dependents = {key: set(waiters) for key, waiters in self.dependents.items()}
         twin.timeline, twin.elsewhere = self.timeline.copy(), dict(self.elsewhere)
+        twin.elsewhere_by_user = dict(self.elsewhere_by_user)
         twin.stoppable, twin.fillers = dict(self.stoppable), self.fillers
         twin.weights = self.weights.copy()
         twin.load = {user: load.copy() for user, load in self.load.items()}
