@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.cli import workspace
+from rota.cli import story, workspace
 from rota.cli.restore import restored
 from rota.cli.workspace import MAX_DIFF, allowed, checkout, snapshot, without_credentials
 from rota.client.errors import Refused
@@ -109,6 +109,17 @@ def test_a_huge_diff_is_cut_and_not_restored(repo, tmp_path):
     assert found["diff_truncated"] and len(found["diff"].encode()) <= MAX_DIFF
     with pytest.raises(Refused, match="too large"):
         restored(found, str(repo), str(tmp_path / "again"))
+
+
+def test_changes_that_the_server_does_not_show_are_not_restored_as_if_there_were_none(repo, tmp_path):
+    dirty(repo)
+    found = snapshot(str(repo), [], {})
+    hidden = {name: value for name, value in found.items() if name not in ("diff", "env")}
+    with pytest.raises(Refused, match="shown to its owner and admins only"):
+        restored(hidden, str(repo), str(tmp_path / "again"))
+    assert not (tmp_path / "again").exists()
+    assert story._code(hidden)[4] == ("changes", "not committed; shown to the run's owner and admins")
+    assert restored({**hidden, "dirty": False}, str(repo), str(tmp_path / "again"), dry_run=True)
 
 
 def test_a_huge_untracked_file_is_left_out_and_said_to_be(repo):

@@ -387,10 +387,10 @@ def test_the_code_a_run_came_from(server: Server) -> None:
 
 def test_others_see_a_run_but_not_its_secrets_and_may_not_touch_it(make_server: MakeServer) -> None:
     server = make_server()
-    who = people(server, boss="admin", **{ANN: "user", BEN: "user"}, watcher="viewer")
+    who = people(server, boss="admin", **{ANN: "user", BEN: "user"}, watcher="viewer", bot="agent")
     ann, ben = who[ANN], who[BEN]
-    body = {"name": "a", "command": "true", "env": {"TOKEN": "secret-value"}, "user": "somebody else"}
-    body["workspace"] = {"env": {"KEY": "secret-value"}}
+    body: dict[str, Any] = {"name": "a", "command": "true", "env": {"TOKEN": "secret-value"}, "user": "somebody else"}
+    body["workspace"] = {"commit": "c0ffee", "dirty": True, "diff": "+secret-value", "env": {"KEY": "secret-value"}}
     made = ann.post("/runs", body).ok()
     assert made["user"] == ANN, "who has a token is who they are"
     path = f"/runs/{made['id']}"
@@ -400,7 +400,12 @@ def test_others_see_a_run_but_not_its_secrets_and_may_not_touch_it(make_server: 
         assert "env" not in seen
         for route in (path, "/runs", f"{path}/workspace", f"{path}/sidecar-logs", "/journey/loop"):
             assert b"secret-value" not in who[name].get(route).body, route
+        code = who[name].get(f"{path}/workspace").ok()
+        assert (code["commit"], code["dirty"], code["env_names"]) == ("c0ffee", True, ["KEY"])
+        assert not code.keys() & {"diff", "env"}
     assert ann.get(path).ok()["env"] == who["boss"].get(path).ok()["env"] == {"TOKEN": "secret-value"}
+    for name in (ANN, "boss", "bot"):
+        assert who[name].get(f"{path}/workspace").ok()["diff"] == "+secret-value", name
     for route in ("queue", "start", "stop", "rerun", "archive", "hold"):
         assert ben.post(f"{path}/{route}").status == 403, route
     assert ben.call("PUT", path, {"name": "mine"}).status == 403

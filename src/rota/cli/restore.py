@@ -24,6 +24,8 @@ def restored(workspace: Mapping[str, Any], workdir: str, target: str, dry_run: b
     root, commit = str(workspace.get("root") or ""), str(workspace.get("commit") or "")
     if not root or not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
         raise _refusal("it was not submitted from a git commit")
+    if workspace.get("dirty") and "diff" not in workspace:
+        raise _refusal("changes that were not committed are shown to its owner and admins only")
     if workspace.get("diff_truncated"):
         raise _refusal("its changes were too large, or no text, to be kept whole; check out the commit by hand")
     if not os.path.exists(os.path.join(root, ".git")):

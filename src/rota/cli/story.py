@@ -148,6 +148,8 @@ def _code(workspace: Mapping[str, Any]) -> list[tuple[str, object]]:
     lines = changed_lines(diff)
     cut = ", cut off" if workspace.get("diff_truncated") else ""
     changes = f"{lines} line{'s'[: lines != 1]} not committed{cut}: rota show --diff {workspace.get('run_id', '')}"
+    if "diff" not in workspace:
+        changes = "not committed; shown to the run's owner and admins"
     names = workspace.get("env_names")
     return [
         ("checkout", workspace.get("root")),

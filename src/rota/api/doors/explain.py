@@ -74,7 +74,7 @@ class WorkspaceShape(BaseModel):
     commit: str
     branch: str
     dirty: bool
-    diff: str
+    diff: str | None = Field(None, description="What was not committed; absent for others than owner and admins.")
 
 
 @router.get("/runs/{run_id}/explain", summary="Why it waits", responses={200: {"model": Explained}, **faults(404)})
@@ -133,7 +133,8 @@ def _eta(house: House, who: Principal, run_id: str) -> Json:
     responses={200: {"model": WorkspaceShape}, **faults(404)},
 )
 def workspace(house: HouseDep, who: Caller, run_id: RunId) -> Json:
-    """Commit, branch and what was not committed. Values of variables are for the run's owner."""
+    """Commit, branch and whether there were changes. The changes themselves and values of variables are for the run's
+    owner, with the own agents, and for admins: other callers get neither `diff` nor `env`."""
     run = seen(house, who, run_id)
     record = house.service.record("workspace", run_id)
     if record is None:
@@ -143,4 +144,6 @@ def workspace(house: HouseDep, who: Caller, run_id: RunId) -> Json:
     body["env_names"] = sorted(env)
     if house.may_see_secrets(who, run):
         body["env"] = env
+    else:
+        body.pop("diff", None)  # may hold anything of the checkout: keys, unpublished work, names of files
     return Json(body)

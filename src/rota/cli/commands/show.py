@@ -17,7 +17,7 @@ from rota.cli.connect import connect, emit, full_id, json_option, run_argument, 
 def command(run_id: str, diff: bool, full: bool, as_json: bool, server: str) -> None:
     """All facts of a run: what was asked, where it ran, each attempt, the state of the code, and what it used. Of a
     sweep or array: how far it is, and its runs."""
-    from rota.client.errors import NotFound
+    from rota.client.errors import Forbidden, NotFound
 
     with connect(server) as client:
         run_id = full_id(client, run_id)
@@ -38,6 +38,8 @@ def command(run_id: str, diff: bool, full: bool, as_json: bool, server: str) -> 
     if as_json:
         emit({**run.raw, "workspace": workspace})
     elif diff:
+        if workspace and workspace.get("dirty") and "diff" not in workspace:
+            raise Forbidden(403, "changes that were not committed are shown to the run's owner and admins only")
         click.echo((workspace or {}).get("diff", ""), nl=False)
     else:
         from rota.cli.story import story
