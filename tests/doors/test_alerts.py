@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.doors.people import ANN, MakeServer, people
 from tests.doors.server import Server
 
 FIELDS = {
@@ -78,3 +79,36 @@ def test_alerts_of_nothing(common: Server) -> None:
     for name in ("f" * 32, "..", "%00", "a%2fb"):
         answer = common.post(f"/alerts/{name}/respond", {"choice": "x"})
         assert answer.status in (404, 405), name
+
+
+def test_a_persons_answer_stays(make_server: MakeServer) -> None:
+    who = people(make_server(), boss="admin", **{ANN: "user"}, bot="agent", other="agent")
+    run_id = who[ANN].post("/runs", {"name": "a", "command": "true"}).ok()["id"]
+
+    def alert() -> str:
+        made = who["bot"].post(f"/runs/{run_id}/alerts", {"message": "m", "choices": ["Ignore", "Stop", "Ask"]}).ok()
+        return f"/alerts/{made['alert_id']}/respond"
+
+    def stands() -> tuple[str, str]:
+        newest = who[ANN].get("/alerts").ok()[0]
+        return newest["response"], newest["responded_by"]
+
+    path = alert()
+    assert who[ANN].post(path, {"choice": "Stop"}).ok() == {"message": "Response recorded"}
+    for name, more in (("bot", {}), ("bot", {"seen": "Stop"}), ("boss", {}), ("boss", {"seen": "Ask"})):
+        refused = who[name].post(path, {"choice": "Ignore", **more})
+        assert refused.status == 409, (name, more)
+        assert f"{ANN} has answered this with 'Stop'" in refused.json["detail"]
+    for name in (ANN, "bot", "boss"):
+        assert who[name].post(path, {"choice": "Stop"}).ok() == {"message": "Response recorded"}
+    assert stands() == ("Stop", ANN), "the same answer changes nothing"
+    who[ANN].post(path, {"choice": "Ask"}).ok()
+    assert who[ANN].post(path, {"choice": "Ignore", "seen": "Stop"}).status == 409, "it is not the one that was seen"
+    who["boss"].post(path, {"choice": "Ignore", "seen": "Ask"}).ok()
+    assert stands() == ("Ignore", "boss")
+
+    path = alert()
+    who["bot"].post(path, {"choice": "Stop"}).ok()
+    who["other"].post(path, {"choice": "Ask"}).ok()
+    who[ANN].post(path, {"choice": "Ignore"}).ok()
+    assert stands() == ("Ignore", ANN), "a person's answer counts for more than an agent's"

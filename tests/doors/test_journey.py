@@ -182,6 +182,40 @@ class TestWhoSaidIt:
         ]
         assert [one["by"] for one in loop["recommendations"][0]["responses"]] == ["bot", ANN]
 
+    def test_a_persons_answer_stays(self, make_server: MakeServer) -> None:
+        who = people(make_server(), boss="admin", **{ANN: "user"}, bot="agent")
+
+        def advice() -> str:
+            made = who["bot"].post("/journey/recommendations", {"title": "more GPUs"}).ok()
+            return f"/journey/recommendations/{made['id']}/respond"
+
+        def refused(name: str, path: str, **said: str) -> str:
+            answer = who[name].post(path, said)
+            assert answer.status == 409, answer.body
+            return str(answer.json["detail"])
+
+        path = advice()
+        who[ANN].post(path, {"status": "rejected", "user_note": "too dear"}).ok()
+        for word in ("executed", "dismissed"):
+            assert f"{ANN} has answered this with 'rejected'; an agent" in refused("bot", path, status=word)
+            refused("bot", path, status=word, seen="rejected")
+        assert "send it again with `seen`: 'rejected'" in refused("boss", path, status="accepted")
+        refused("boss", path, status="rejected", user_note="mine")
+        changed = who["boss"].post(path, {"status": "accepted", "seen": "rejected"}).ok()
+        assert [one["status"] for one in changed["responses"]] == ["rejected", "accepted"]
+        refused(ANN, path, status="rejected")
+
+        path = advice()
+        said = {"status": "modified", "user_note": "half", "modified_action": "use 4"}
+        who[ANN].post(path, said).ok()
+        assert f"{ANN} has answered this with 'modified'" in refused("bot", path, status="dismissed")
+        answers = [who["bot"].post(path, {**said, "status": "executed", "user_note": "all"}) for _ in range(60)]
+        done = answers[-1].ok()  # said more often than answers are kept
+        assert (done["status"], done["user_note"], done["modified_action"]) == ("executed", "half", "use 4")
+        assert [(one["status"], one["by"]) for one in done["responses"]] == [("modified", ANN), ("executed", "bot")]
+        refused("bot", path, status="dismissed")
+        assert who[ANN].post(path, {"status": "rejected"}).ok()["user_note"] is None
+
     @pytest.mark.parametrize(
         "kind",
         [

@@ -10,7 +10,7 @@ from fastapi import Path, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from rota.api import once
+from rota.api import once, standing
 from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.asked import Body
@@ -20,9 +20,10 @@ from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.lookups import look_up
 from rota.api.render.alert import AlertShape, alert_of
+from rota.api.render.journey import AGENT, HUMAN
 from rota.api.router import Router
 from rota.api.shelf import Shelf
-from rota.app.authz import Principal
+from rota.app.authz import Act, Principal, Role, authorise
 from rota.app.commands import Draft, PutRecord
 from rota.app.errors import NotFound
 from rota.app.ports import Record
@@ -51,6 +52,9 @@ class Answered(BaseModel):
 
 class Response(Body):
     choice: Annotated[str, Field(max_length=500)]
+    seen: Annotated[str, Field(max_length=500)] | None = Field(
+        None, description="The answer that this one is to replace. Needed where another person gave it."
+    )
 
 
 @router.post(
@@ -96,7 +100,7 @@ def list_alerts(
 @router.post(
     "/alerts/{alert_id}/respond",
     summary="Decide about an alert",
-    responses={200: {"model": Answered}, **faults(400, 404)},
+    responses={200: {"model": Answered}, **faults(400, 404, 409)},
 )
 async def respond(
     house: HouseDep,
@@ -105,14 +109,27 @@ async def respond(
     asked: Response,
     dry_run: DryRun = False,
 ) -> Json:
-    """A later answer takes the place of an earlier one; the events keep both."""
+    """The first answer stays, unless its author gives another, or a person who names it in `seen`. An agent does not
+    change a person's answer. The events keep all of them."""
+    return await standing.answer(lambda raced: _respond(house, who, alert_id, asked, dry_run, raced=raced))
+
+
+async def _respond(house: House, who: Principal, alert_id: str, asked: Response, dry_run: bool, *, raced: bool) -> Json:
     record = await look_up(house, who, _alert, house, who, alert_id)
     if asked.choice not in record.body["choices"]:
         known = ", ".join(map(repr, record.body["choices"]))
         raise HTTPException(400, f"choice: {asked.choice[:100]!r} is not one of {known[:1000]}")
-    body: dict[str, Any] = {**record.body, "status": "resolved", "response": asked.choice, "responded_at": time.time()}
-    draft = Draft(KIND, record.id, json.dumps(body), parent=record.parent)
-    await act(house, who, PutRecord(draft, owner=record.body["user"]), dry_run)
+    given = record.body["response"]
+    authorise(who, Act.RECORD, record.body["user"])
+    if given != asked.choice:
+        if given is not None and record.body.get("actor", HUMAN) == HUMAN:
+            first = standing.Standing(given, record.body.get("responded_by") or "")
+            standing.must_have_seen(first, who, asked.seen, given, raced=raced)
+        said = {"status": "resolved", "response": asked.choice, "responded_at": time.time()}
+        said |= {"responded_by": who.name, "actor": AGENT if who.role is Role.AGENT else HUMAN}
+        body: dict[str, Any] = {**record.body, **said}
+        draft = Draft(KIND, record.id, json.dumps(body), parent=record.parent, seen=json.dumps(record.body))
+        await act(house, who, PutRecord(draft, owner=record.body["user"]), dry_run)
     return Json(marked({"message": "Response recorded"}, dry_run))
 
 

@@ -11,7 +11,7 @@ from fastapi import Path, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from rota.api import once
+from rota.api import once, standing
 from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.asked import Body, Free, Word
@@ -42,7 +42,9 @@ from rota.app.ports import Record
 router = Router("journey")
 EVENT, ADVICE, DECISION = "journey", "recommendation", "decision"
 PREFIX = {EVENT: "jevt", ADVICE: "jrec", DECISION: "jdec"}
-OF_AGENTS = ("executed", "dismissed")  # answers that an agent may give, to its own recommendations
+EXECUTED = "executed"
+APPROVED = ("accepted", "modified", EXECUTED)
+OF_AGENTS = (EXECUTED, "dismissed")  # answers that an agent may give, to its own recommendations
 MOST_RESPONSES = 50  # kept with a recommendation; the oldest go first
 Long = Annotated[str, Field(max_length=10_000)]
 Title = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -77,6 +79,9 @@ class NewAdvice(Entry):
 
 class AdviceResponse(Body):
     status: Word
+    seen: Word | None = Field(
+        None, description="The status that this one is to replace. Needed where another person gave it."
+    )
     user_note: Long | None = None
     modified_action: Long | None = None
 
@@ -207,7 +212,7 @@ async def recommend(house: HouseDep, who: Caller, asked: NewAdvice, key: Key = N
 @router.post(
     "/journey/recommendations/{recommendation_id}/respond",
     summary="Say what became of a recommendation",
-    responses={200: {"model": Noted}, **faults(400, 404)},
+    responses={200: {"model": Noted}, **faults(400, 404, 409)},
 )
 async def respond(
     house: HouseDep,
@@ -217,7 +222,14 @@ async def respond(
     dry_run: DryRun = False,
 ) -> Json:
     """To accept, reject or modify is a person's; an agent says of its own recommendations that they were executed or
-    dismissed."""
+    dismissed. A person's answer stays, unless that person gives another, or one who names it in `seen`; what was
+    accepted or modified may be called executed by everybody who may answer."""
+    return await standing.answer(lambda raced: _respond(house, who, recommendation_id, asked, dry_run, raced=raced))
+
+
+async def _respond(
+    house: House, who: Principal, recommendation_id: str, asked: AdviceResponse, dry_run: bool, *, raced: bool
+) -> Json:
     record = await look_up(house, who, Shelf(house, who).find, ADVICE, recommendation_id)
     if record is None:
         raise NotFound("Recommendation not found", "recommendation_id")
@@ -225,12 +237,26 @@ async def respond(
     if word not in ANSWERS:
         raise HTTPException(400, f"status: {word[:50]!r} is not one of {', '.join(ANSWERS)}")
     _must_be_a_person(who, record, word)
+    authorise(who, Act.RECORD, record.body["user"])
+    notes = {"user_note": asked.user_note, "modified_action": asked.modified_action}
+    before = responses_of(record.body)
+    last = next((one for one in reversed(before) if one.get("actor", HUMAN) == HUMAN), None)
+    if last is not None:
+        if word == EXECUTED and last["status"] in APPROVED:
+            # what the person said with it stays
+            given = {name: text for name, text in notes.items() if text is not None and who.role is not Role.AGENT}
+            notes = {name: record.body.get(name) for name in notes} | given
+        elif (last["status"], *(record.body.get(name) for name in notes)) != (word, *notes.values()):
+            first = standing.Standing(last["status"], last.get("by") or "")
+            standing.must_have_seen(first, who, asked.seen, record.body["status"], raced=raced)
     now = time.time()
     response = {"status": word, "responded_at": now, "by": who.name, "actor": _actor(who)}
-    responses = [*responses_of(record.body), response][-MOST_RESPONSES:]
-    said = {**asked.model_dump(), "status": word, "responded_at": now, "responses": responses}
+    again = bool(before) and (before[-1]["status"], before[-1].get("by")) == (word, who.name)
+    # one entry for what is said again and again, so that repeating it drops none of the others
+    responses = before if again else [*before, response][-MOST_RESPONSES:]
+    said = {**notes, "status": word, "responded_at": now, "responses": responses}
     body = {**record.body, **said, "updated_at": now}
-    draft = Draft(ADVICE, record.id, json.dumps(body), parent=record.parent)
+    draft = Draft(ADVICE, record.id, json.dumps(body), parent=record.parent, seen=json.dumps(record.body))
     changed = await act(house, who, PutRecord(draft, owner=record.body["user"]), dry_run)
     return Json(marked(posted(changed), dry_run))
 

@@ -19,6 +19,7 @@ class AlertShape(BaseModel):
     status: str
     response: str | None
     responded_at: float | None
+    responded_by: str | None
     session_id: str | None
     auto_session: bool
 
@@ -35,6 +36,7 @@ def alert_of(record: Record) -> dict[str, Any]:
         "status": body["status"],
         "response": body["response"],
         "responded_at": body["responded_at"],
+        "responded_by": body.get("responded_by"),
         "session_id": body["session_id"],
         "auto_session": False,  # no session is ever opened without somebody asking for it
         "user": body["user"],
