@@ -457,7 +457,24 @@ class TestSocket:
         assert name(come(gate, uid=os.geteuid())) == (me, "admin", "socket")
         assert name(come(gate, uid=0))[1] == "admin"
         nobody = pwd.getpwnam("nobody")
+        gate = gate_of(house.service, shared="sesame", server_uid=0)
         assert name(come(gate, uid=nobody.pw_uid)) == ("nobody", "user", "socket")
+        gate = gate_of(house.service, shared="sesame", server_uid=999)
+        assert name(come(gate, uid=nobody.pw_uid)) == ("nobody", "user", "socket"), "a system account serves everybody"
+
+    @pytest.mark.parametrize("shared", ["", "sesame"])
+    def test_a_persons_own_server_needs_a_token_of_other_accounts(self, house: House, shared: str) -> None:
+        """Their jobs would run as that person. Whether a token exists makes no difference."""
+        gate = gate_of(house.service, shared=shared, server_uid=4242)
+        nobody = pwd.getpwnam("nobody").pw_uid
+        for secret in (None, "") if shared else (None, "", "whatever"):
+            turned = come(gate, secret, uid=nobody)
+            assert isinstance(turned, g.Turned) and turned.status == 401
+            assert "runs every job as uid4242" in turned.why and "rota token create --user nobody" in turned.why
+        assert name(come(gate, uid=0)) == ("root", "admin", "socket")
+        assert name(come(gate, uid=4242)) == ("uid4242", "admin", "socket")
+        secret, _ = issue(house.service, gate, "nobody")
+        assert name(come(gate, secret, uid=nobody)) == ("nobody", "user", "token")
 
     def test_an_id_without_an_account_is_nobody(self, house: House) -> None:
         """An account with subordinate ids would else be as many people as it has ids."""
@@ -476,7 +493,7 @@ class TestSocket:
             turned = come(gate, secret, uid=3_999_999)
             assert isinstance(turned, g.Turned) and turned.status == 401
             assert "show a token" in turned.why and "rota token create" in turned.why
-        gate = gate_of(house.service)
+        gate = gate_of(house.service, server_uid=0)
         assert name(come(gate, secret, uid=pwd.getpwnam("nobody").pw_uid)) == ("nobody", "user", "socket")
         assert name(come(gate, secret, uid=0)) == ("root", "admin", "socket")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rota import __version__
 from rota.api import tokens
-from rota.api.gate import Gate
+from rota.api.gate import FIRST_PERSON, Gate
 from rota.api.house import House
 from rota.api.hub import Hub
 from rota.api.serve import Sockets, is_loopback
@@ -36,7 +36,6 @@ PLAIN_NAMES = ("priority", "fcfs", "sjf", "fair_share")
 STARTED_PAUSED = "the server was started with scheduling off"
 ADMIN_TOKEN = "admin.token"  # noqa: S105 - the name of a file
 SECRET_BYTES = 32
-FIRST_UID = 1000  # of people, by custom
 
 
 def open_house(
@@ -207,4 +206,4 @@ def _command(house: House, sockets: Sockets) -> str:
 
 def _others() -> bool:
     me = os.geteuid()
-    return any(FIRST_UID <= one.pw_uid < 60_000 and one.pw_uid != me for one in pwd.getpwall())
+    return any(FIRST_PERSON <= one.pw_uid < 60_000 and one.pw_uid != me for one in pwd.getpwall())

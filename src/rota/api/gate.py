@@ -34,6 +34,7 @@ from rota.core import events as e
 SHARED = Principal("shared", Role.ADMIN)
 SHARED_ID = "shared"  # where the id of a token is asked for; those are 8 hex digits
 ANYONE = Principal("anonymous", Role.ADMIN)  # of a server without any token
+FIRST_PERSON = 1000  # below are root and the accounts of the system, by custom
 CODE_LIVES_S = 3600.0
 SESSION_LIVES_S = 7 * 86400.0
 COOKIE = "rota_session"
@@ -98,6 +99,14 @@ def _not_its_own(uid: int, account: Account) -> Turned:
     )
 
 
+def _not_the_servers(account: str, server: str) -> Turned:
+    return Turned(
+        401,
+        f"this server is {server}'s own and runs every job as {server}, so the account {account} is not known by the "
+        f"unix socket; show a token (ROTA_TOKEN), which {server} makes with: rota token create --user {account}",
+    )
+
+
 class Gate:
     def __init__(
         self,
@@ -150,7 +159,13 @@ class Gate:
         if uid is None:
             return UNAUTHORISED if self.closed else Known(ANYONE, "open")
         person = self.peer(uid)
-        return _not_its_own(uid, self._account(uid)) if person is None else Known(person, "socket")
+        if person is None:
+            return _not_its_own(uid, self._account(uid))
+        # A job of theirs would run as that person. Root's server runs it as their own account, and one of a system
+        # account was set up for everybody on the machine.
+        if self._server_uid >= FIRST_PERSON and uid not in (0, self._server_uid):
+            return _not_the_servers(person.name, self._account(self._server_uid).name)
+        return Known(person, "socket")
 
     def peer(self, uid: int) -> Principal | None:
         """Return who is on the unix socket, by the kernel's word. None = the id is no account's own: a subordinate id
