@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from rota.app.authz import Principal, Role
-from rota.app.commands import Archive, Cancel, Edit, Release, Rerun
+from rota.app.commands import Archive, Cancel, Edit, Release, Report, Rerun
 from rota.app.errors import Conflict, Forbidden, Invalid, NotFound
 from rota.app.ports import RunFilter
 from rota.core import events as e
-from rota.core.run import RunState
+from rota.core.run import Replaced, RunState
 from tests.app.house import ANN, BOB
 
 
@@ -151,3 +153,31 @@ def test_a_rerun_takes_a_new_command_place_and_labels(house):
     with pytest.raises(Invalid) as refusal:
         house.do(Rerun(run_id, workdir="relative"), ANN)
     assert refusal.value.field == "workdir"
+
+
+def test_what_ran_stays_with_the_run_when_its_command_is_edited_afterwards(house):
+    run_id = house.submit("echo first")
+    ran = house.wait(run_id).spec
+    assert house.do(Edit(run_id, name="better", labels={"k": "v"}, group="g"), ANN).spec.replaced is None
+    edited = house.do(Edit(run_id, argv=line("echo second")), ANN)
+    assert (edited.spec.argv, edited.spec.replaced) == (line("echo second"), Replaced("echo first", ran.workdir))
+    again = house.do(Edit(run_id, argv=("echo", "a  b"), workdir="/"), ANN)
+    assert again.spec.replaced == edited.spec.replaced, "one entry, of what ran first"
+    house.reopen()
+    assert house.run(run_id).spec == again.spec
+    rerun = house.do(Rerun(run_id, held=True), ANN)
+    assert (rerun.spec.argv, rerun.spec.replaced) == (("echo", "a  b"), None), "a new run has run nothing"
+    assert house.do(Edit(rerun.id, argv=line("echo third")), ANN).spec.replaced is None
+    assert house.do(Edit(rerun.id, workdir="/"), ANN).spec.replaced is None
+
+
+def test_of_a_long_command_that_ran_its_beginning_and_its_hash_stay(house):
+    long = "true #" + "x" * 100_000
+    moved, told = house.submit(long), house.submit("echo there", held=True)
+    house.wait(moved)
+    kept = house.do(Edit(moved, argv=line("true")), ANN).spec.replaced
+    assert kept is not None
+    assert (kept.command, kept.sha256) == (long[:2000], hashlib.sha256(long.encode()).hexdigest())
+    house.do(Report(told, RunState.SUCCEEDED), ANN)
+    there = house.do(Edit(told, workdir="/"), ANN).spec.replaced
+    assert there is not None and there.command == "echo there", "also of what ran elsewhere"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rota.cli import story
 from tests.app.house import until
 from tests.doors.people import ANN, BEN, MakeServer, people
 from tests.doors.server import Server
@@ -263,6 +264,13 @@ def test_put_changes_what_may_be_changed(server: Server) -> None:
     in_status(server, run_id, "running")
     assert server.put(f"/runs/{run_id}", {"command": "true"}).status == 409
     assert server.put(f"/runs/{run_id}", {"name": "even better"}).ok()["name"] == "even better"
+    server.post(f"/runs/{run_id}/stop").ok()
+    in_status(server, run_id, "stopped")
+    assert "replaced" not in server.get(f"/runs/{run_id}").ok()
+    assert server.put(f"/runs/{run_id}", {"command": "rm -r x"}).ok()["command"] == "rm -r x"
+    shown = server.get(f"/runs/{run_id}").ok()
+    assert shown["replaced"] == {"command": "exec sleep 99999", "workdir": "/tmp"}
+    assert story._replaced(shown["replaced"]) == "exec sleep 99999 in /tmp"
 
 
 def test_rerun_keeps_what_belongs_to_it(server: Server) -> None:

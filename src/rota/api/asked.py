@@ -22,12 +22,12 @@ from pydantic_core import core_schema
 from rota.api import unknown_fields
 from rota.api.dry import is_dry_run
 from rota.api.house import House
-from rota.api.render.words import argv_of
 from rota.app import signals
 from rota.app.authz import Principal, Role
 from rota.app.commands import Draft, Submit
 from rota.app.errors import Invalid
 from rota.app.problems import visible
+from rota.core.argv import argv_of
 from rota.core.resources import Request
 from rota.core.run import Dependency, Spec, When
 from rota.core.times import LONGEST_S, seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, authorise
@@ -10,10 +11,11 @@ from rota.app.desk import Desk
 from rota.app.errors import Conflict, Forbidden, Invalid
 from rota.app.problems import must_fit, text_problems
 from rota.core import events as e
-from rota.core.run import ENDED, Run, Spec
+from rota.core.argv import SHELL, command_of
+from rota.core.run import ENDED, Replaced, Run, Spec
 from rota.core.weight import own_bytes
 
-SHELL = ("/bin/sh", "-c")
+MAX_REPLACED = 2000  # characters of the command that is kept of a run that was edited after it had run
 
 
 def edit(desk: Desk, who: Principal, command: Edit) -> Run:
@@ -37,6 +39,8 @@ def edit(desk: Desk, who: Principal, command: Edit) -> Run:
         raise Conflict(f"{what}: run {run.id} is {run.state}; it can be changed only while no attempt is live", what)
     if spec == run.spec:
         return run
+    if changed and run.attempts_made and spec.replaced is None:
+        spec = replace(spec, replaced=_replaced(run.spec))
     more = own_bytes(spec) - own_bytes(run.spec)
     if run.state not in ENDED and more > 0:
         desk.budget.must_fit_live(desk.state, who, run.user, more)
@@ -61,6 +65,15 @@ def _refuse_blanks(command: Edit) -> None:
     argv = command.argv
     if argv is not None and not any(part.strip() for part in (argv[2:] if argv[:2] == SHELL else argv)):
         raise Invalid("command: is blank; leave it out to keep what is there", "command")
+
+
+def _replaced(spec: Spec) -> Replaced:
+    """Return what a run was begun with, so that its history does not say that something else ran."""
+    command = command_of(spec.argv)
+    if len(command) <= MAX_REPLACED:
+        return Replaced(command, spec.workdir)
+    whole = hashlib.sha256(command.encode("utf-8", "surrogateescape")).hexdigest()
+    return Replaced(command[:MAX_REPLACED], spec.workdir, whole)
 
 
 def _edited(spec: Spec, command: Edit) -> Spec:

@@ -80,6 +80,7 @@ def _facts(run: Run, full: bool, eta: Eta | None) -> list[tuple[str, object]]:
         ("lease of", _lease(raw.get("lease"))),
         ("command", run.command if full else told(run)),
         ("directory", run.workdir),
+        ("ran before", _replaced(raw.get("replaced"))),
         ("GPUs", f"{run.gpu_count}" + (f" on {gpus(run.gpus)}" if run.gpus else "") + _simulated(run)),
         ("reservation", run.reservation),
         ("priority", priority(run.priority)),
@@ -110,6 +111,14 @@ def _ending(stopping: object) -> str:
         return ""
     by = f" by {stopping['by']}" if stopping.get("by") else ""
     return f"{stopping.get('cause')}{by}; killed at {clock(stopping.get('kill_at'))} at the latest"
+
+
+def _replaced(told: object) -> str:
+    """Say what ran before the command or the directory was edited."""
+    if not isinstance(told, Mapping):
+        return ""
+    cut = f" ... (cut, SHA-256 {told['sha256']})" if told.get("sha256") else ""
+    return plain(f"{told.get('command')}{cut} in {told.get('workdir')}")
 
 
 def _lease(told: object) -> str:

@@ -121,6 +121,15 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """What the first attempt of a run was started with, where an edit has replaced it since."""
+
+    command: str  # its beginning, where it is long
+    workdir: str
+    sha256: str = ""  # of the whole command, where it is not all here
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """What was asked for. Changes only by RunEdited."""
 
@@ -151,6 +160,7 @@ class Spec:
     group: str = ""  # of a sweep: its runs share a cap on how many are active
     holder: Holder | None = None  # a lease: nothing is launched, this process holds what is given
     reservation: str = ""  # its GPUs come out of this one, in its time; one that is over counts for nothing
+    replaced: Replaced | None = None  # set by the first edit of the command or the directory after a start
 
     @property
     def stoppable(self) -> bool:

@@ -101,6 +101,8 @@ class Weights:
 def own_bytes(spec: Spec) -> int:
     """The bytes of a spec without its environment, about as the store writes them."""
     size = ROW_BYTES + text_bytes("".join((spec.name, spec.workdir, *spec.argv)))
+    if spec.replaced is not None:
+        size += text_bytes(spec.replaced.command + spec.replaced.workdir)
     return size + pairs_bytes(spec.labels) if spec.labels else size
 
 

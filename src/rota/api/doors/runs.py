@@ -25,12 +25,13 @@ from rota.api.render.limits import warnings
 from rota.api.render.reservation import note_of
 from rota.api.render.run import MadeRun, Renderer, RunShape
 from rota.api.render.whole import NOT_KNOWN_YET, from_log, whole, why_it_waits
-from rota.api.render.words import RUN_WORDS, argv_of
+from rota.api.render.words import RUN_WORDS
 from rota.api.router import Router
 from rota.api.sweepbook import sweep_for
 from rota.app.commands import Edit
 from rota.app.errors import Invalid
 from rota.app.ports import RunFilter
+from rota.core.argv import argv_of
 from rota.core.run import WAITING, Run, RunState
 
 router = Router("runs")

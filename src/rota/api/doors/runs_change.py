@@ -20,12 +20,13 @@ from rota.api.lookups import look_up
 from rota.api.newrun import GpuWrap
 from rota.api.render.ending import Ending, Grace, Now, asked_grace, ending_of
 from rota.api.render.run import MadeRun, Renderer, RunShape, window_of
-from rota.api.render.words import RUN_WORDS, argv_of
+from rota.api.render.words import RUN_WORDS
 from rota.api.router import Router
 from rota.api.sweepbook import sweep_for
 from rota.app.authz import Act, Principal, authorise
 from rota.app.commands import Archive, Cancel, Command, Edit, Hold, Release, Report, Reprioritise, Rerun
 from rota.app.errors import Conflict, Invalid
+from rota.core.argv import argv_of
 from rota.core.run import ACTIVE, ENDED, Run, RunState
 
 router = Router("runs")

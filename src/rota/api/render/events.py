@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rota.api.render.words import RUN_WORDS, command_of, gpu_names
+from rota.api.render.words import RUN_WORDS, gpu_names
 from rota.core import codec
 from rota.core import events as e
+from rota.core.argv import command_of
 from rota.core.run import RunState
 
 LONGEST_COMMAND = 500

@@ -17,7 +17,6 @@ from rota.api.answers import dumps
 from rota.api.render.words import (
     JOB_WORDS,
     RUN_WORDS,
-    command_of,
     error_of,
     gpu_names,
     placement_of,
@@ -25,6 +24,7 @@ from rota.api.render.words import (
     started_at,
 )
 from rota.app.tally import Tally
+from rota.core.argv import command_of
 from rota.core.run import WAITING, Run, RunState
 
 KEPT = 20_000

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from rota.api.render.words import LEASE_WORDS, command_of
+from rota.api.render.words import LEASE_WORDS
+from rota.core.argv import command_of
 from rota.core.flat import Flat
 from rota.core.run import Run
 

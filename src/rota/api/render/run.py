@@ -14,7 +14,6 @@ from rota.api.house import House
 from rota.api.render.words import (
     RUN_WORDS,
     began,
-    command_of,
     error_of,
     exit_code,
     gpu_names,
@@ -22,6 +21,8 @@ from rota.api.render.words import (
     simulated,
     started_at,
 )
+from rota.core import codec
+from rota.core.argv import command_of
 from rota.core.ids import attempt_id
 from rota.core.run import Attempt, Exit, PastAttempt, Run, RunState
 from rota.core.suspended import suspended
@@ -46,6 +47,12 @@ class Stopping(BaseModel):
 class LeaseShape(BaseModel):
     pid: int
     asked_by: str | None = Field(description="The account that asked for it, where the server could tell.")
+
+
+class ReplacedShape(BaseModel):
+    command: str = Field(description="The first 2,000 characters.")
+    workdir: str
+    sha256: str | None = Field(None, description="Of the whole command, where it is longer.")
 
 
 class RunShape(BaseModel):
@@ -87,6 +94,9 @@ class RunShape(BaseModel):
     preemption_gpu_seconds: float
     stopping: Stopping | None = Field(None, description="The run was asked to end and still holds its GPUs.")
     lease: LeaseShape | None = Field(None, description="Only of a lease.")
+    replaced: ReplacedShape | None = Field(
+        None, description="What the first attempt ran, where the command or the directory was edited after its start."
+    )
 
 
 class MadeRun(RunShape):
@@ -150,6 +160,8 @@ class Renderer:
         answer |= {name: value for name, value in _moments(run).items() if value is not None}
         if spec.holder is not None:
             answer["lease"] = {"pid": spec.holder.pid, "asked_by": spec.holder.asked_by or None}
+        if spec.replaced is not None:
+            answer["replaced"] = codec.encode(spec.replaced)
         if spec.reservation:
             answer["reservation"] = spec.reservation
         if "tmux_pane" in labels:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rota.core.node import Node
 from rota.core.resources import Placement, bits
@@ -41,19 +40,7 @@ LEASE_WORDS: Mapping[RunState, str] = {
     S.CANCELLED: "done",
     S.LOST: "done",
 }
-SHELL = ("/bin/sh", "-c")
 RELEASED = "released: how its process ended is not known to Rota"
-
-
-def argv_of(command: str) -> tuple[str, ...]:
-    return (*SHELL, command)
-
-
-def command_of(argv: Sequence[str]) -> str:
-    """The line as it was given, or the words so quoted that a shell would read them back."""
-    if tuple(argv[:2]) == SHELL and len(argv) == 3:
-        return argv[2]
-    return shlex.join(argv)
 
 
 def gpu_names(placement: Placement) -> list[str]:
