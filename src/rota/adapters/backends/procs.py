@@ -27,6 +27,7 @@ MAX_NAMESPACES = 33  # the kernel nests 32
 MAX_PROC_READ = 1 << 20
 # An exec gives at most 6 MiB, but a process may say that any of its memory is its environment (PR_SET_MM_MAP).
 MAX_ENVIRONMENT = 8 << 20
+MAX_THREADS = 64  # of a process whose first thread has ended, that are looked at for its memory
 MIN_LOOK_S = 1.0  # one look at all processes takes a hundredth of that, unless they make it long
 FOR_EVER = float("inf")
 
@@ -196,7 +197,7 @@ def has_marker(pid: int, attempt_id: str, uid: int | None, installation: str = "
 def environment(pid: int, longest: int) -> Iterator[bytes]:
     """The variables of a process, each between two zero bytes, in windows that overlap: what has at most `longest`
     bytes is whole in one of them. The last window ends with as many zero bytes. How much is read has a bound."""
-    with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+    with open(f"/proc/{_with_memory(pid)}/environ", "rb", buffering=0) as file:
         rest = b"\0"
         for _ in range(0, MAX_ENVIRONMENT, MAX_PROC_READ):
             chunk = file.read(MAX_PROC_READ)
@@ -206,6 +207,17 @@ def environment(pid: int, longest: int) -> Iterator[bytes]:
             yield rest
             rest = rest[-longest:]
         yield rest + bytes(longest)
+
+
+def _with_memory(pid: int) -> str:
+    """Return where below /proc to read what is in the memory of a process. A first thread that has ended has no memory
+    any more; the other threads have it as long as one of them runs."""
+    stat = _stat(pid)
+    if stat is None or stat[0] != b"Z" or _is_dead(stat):
+        return str(pid)
+    threads = (f"{pid}/task/{name}" for name in os.listdir(f"/proc/{pid}/task")[:MAX_THREADS] if name != str(pid))
+    # field 23, the size of the memory, is 0 for a thread that has ended
+    return next((each for each in threads if (seen := _stat(each)) is not None and int(seen[20])), str(pid))
 
 
 def caught(pid: int) -> int:
