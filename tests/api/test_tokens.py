@@ -84,6 +84,7 @@ def made(user: str, role: str = "user", acts_for: str = "", expires_s: float | N
         (made("ann", "agent", "ben"), "user"),  # ann is a person
         (made("ben", "agent", "ann"), "user"),  # so is ben: an agent acts for him
         (made("carl", "agent", "carl"), "user"),  # and whoever it acts for itself
+        (made("bot", "agent", "ann"), "user"),  # bot is ben's
         (made("bot"), "user"),
         (made("bot", "admin"), "user"),
         (made("helper", "agent", "bot"), "acts_for"),
@@ -98,8 +99,10 @@ def test_nobody_bears_the_name_of_an_agent_nor_an_agent_a_persons(new: tokens.To
 
 def test_a_second_token_of_the_same_is_fine_and_so_is_a_name_that_is_free_again() -> None:
     others = [made("ann"), made("bot", "agent", "ben")]
-    for new in (made("ann", "admin"), made("bot", "agent", "ann"), made("dora"), made("helper", "agent", "ann")):
+    for new in (made("ann", "admin"), made("bot", "agent", "ben"), made("dora"), made("helper", "agent", "ann")):
         tokens.must_be_told_apart(new, others)
+    _, taken = tokens.make("bot", "agent", NOW + 100, acts_for="ann")
+    tokens.must_be_told_apart(taken, [made("bot", "agent", "ben", expires_s=60)])
     _, later = tokens.make("ann", "agent", NOW + 100, acts_for="ben")
     tokens.must_be_told_apart(later, [made("ann", expires_s=60)])
 

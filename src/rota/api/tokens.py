@@ -87,8 +87,9 @@ def make(
 
 
 def must_be_told_apart(new: Token, others: Iterable[Token]) -> None:
-    """A name is a person's or an agent's, never both: under one name, one would get the answers to the other's requests
-    (an idempotency key counts per name), and nobody could read from an event who it was."""
+    """A name is one person's, or an agent's of one person: under one name, one would get the answers to the other's
+    requests (an idempotency key counts per name) and use up the other's calls, and nobody could read from an event who
+    it was. Older versions let agents of two people share a name; those tokens stay valid until they are revoked."""
     valid = [token for token in others if token.valid(new.created_at)]
     agents = {token.user for token in valid if token.role is Role.AGENT}
     people = {token.acts_for or token.user for token in (*valid, new)}
@@ -96,6 +97,14 @@ def must_be_told_apart(new: Token, others: Iterable[Token]) -> None:
         raise Conflict(f"user: {new.user!r} is a person here; call the agent something else", "user")
     if new.role is not Role.AGENT and new.user in agents:
         raise Conflict(f"user: {new.user!r} is an agent here; revoke its tokens first, or choose another name", "user")
+    shared = {token.acts_for for token in valid if token.role is Role.AGENT and token.user == new.user}
+    if new.role is Role.AGENT and shared - {new.acts_for}:
+        others_own = ", ".join(sorted(shared - {new.acts_for}))
+        raise Conflict(
+            f"user: {new.user!r} is an agent of {others_own} here; choose another name, such as "
+            f"{f'{new.acts_for}-{new.user}'[:64]!r}",
+            "user",
+        )
     if new.acts_for in agents:
         raise Conflict(f"acts_for: {new.acts_for!r} is an agent here; an agent acts for a person", "acts_for")
 
