@@ -170,3 +170,42 @@ def test_who_gives_up_during_a_rest_does_not_end_it() -> None:
         assert await threads.read("busy", time.monotonic) - first > 0.3
 
     asyncio.run(read())
+
+
+def test_one_persons_calls_leave_threads_to_others_whatever_they_read(stuck: threading.Event) -> None:
+    async def read() -> None:
+        files = FileReads("rota-files", threads=3, of_one=2, of_person=2, limit_s=None)
+        begun: list[str] = []
+
+        def hang(run_id: str) -> bool:
+            begun.append(run_id)
+            return stuck.wait(LATE_S)
+
+        slow = [
+            asyncio.ensure_future(files.read(f"run {n}", partial(hang, f"run {n}"), person="ann")) for n in range(50)
+        ]
+        await asyncio.wait_for(files.read("run 0", lambda: "there", person="bob"), LATE_S)
+        await asyncio.wait_for(files.read("run 49", lambda: "there"), LATE_S)
+        assert sorted(begun) == ["run 0", "run 1"]
+        # a client that hangs up gives nothing back while its thread is stuck
+        for each in slow[:2]:
+            each.cancel()
+        await asyncio.gather(*slow[:2], return_exceptions=True)
+        await asyncio.wait_for(files.read("run 49", lambda: "there", person="bob"), LATE_S)
+        assert len(begun) == 2
+        stuck.set()
+        assert await asyncio.gather(*slow[2:]) == [True] * 48
+        assert not files._lanes and not files._people and not files._calls, "nothing is kept of what is over"
+
+    asyncio.run(read())
+
+
+def test_one_persons_many_readers_of_a_run_let_others_read_it(stuck: threading.Event) -> None:
+    async def read() -> None:
+        files = FileReads("rota-files", threads=3, of_one=2, of_person=1, limit_s=None)
+        slow = [asyncio.ensure_future(files.read("run", lambda: stuck.wait(LATE_S), person="ann")) for _ in range(50)]
+        await asyncio.wait_for(files.read("run", lambda: "there", person="bob"), LATE_S)
+        stuck.set()
+        assert await asyncio.gather(*slow) == [True] * 50
+
+    asyncio.run(read())

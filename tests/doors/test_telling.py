@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,13 @@ from rota.api.bell import Bell
 from rota.api.follow import Source, follow, followers, renderers
 from rota.api.render.story import story
 from rota.api.telling import Telling
+from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, Submit
-from rota.app.ports import StoredEvent
+from rota.app.ports import LogChunk, StoredEvent
 from rota.core import events as e
 from tests.app.house import ROOT, House
+
+LATE_S = 60.0
 
 
 class Book:
@@ -100,7 +103,7 @@ async def _followed(house: House) -> None:
         threads.add(threading.current_thread().name)
         return telling.read(offset, limit)
 
-    source = Source(lambda: house.rota.run(run_id), read, lambda run: 1, rings=True)
+    source = Source(lambda: house.rota.run(run_id), read, lambda run: 1, worded=True)
     news = follow(run_id, source, bell, followers(), who=ROOT, rendering=renderers())
     assert b"initial" in await asyncio.wait_for(anext(news), 30)
     waiting = asyncio.ensure_future(anext(news))
@@ -109,4 +112,41 @@ async def _followed(house: House) -> None:
     await asyncio.to_thread(house.do, Cancel(run_id))
     assert b"cancelled" in await asyncio.wait_for(waiting, 30)
     assert b"done" in await asyncio.wait_for(anext(news), 30)
-    assert all(name.startswith("rota-follow") for name in threads)
+    assert all(name.startswith("rota-render") for name in threads), "which one person has one of at a time"
+
+
+def test_one_persons_followers_leave_logs_and_stories_of_others_alone(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, and though all of their reads are stuck."""
+    monkeypatch.setattr(following, "BEAT_S", 10 * LATE_S)  # no sign of life in place of what was read
+    asyncio.run(_followed_by_two(house))
+
+
+async def _followed_by_two(house: House) -> None:
+    runs = [house.do(Submit(house.spec("true", gpus=0), held=True)).id for _ in range(20)]
+    bell, files, rendering, stuck = Bell(house.rota), followers(), renderers(), threading.Event()
+    ann, bob = Principal("ann", Role.USER), Principal("bob", Role.USER)
+
+    def follow_of(who: Principal, run_id: str, wait: bool, worded: bool) -> AsyncGenerator[bytes, None]:
+        def read(attempt: int, offset: int, limit: int) -> LogChunk:
+            if wait:
+                stuck.wait(LATE_S)
+            return LogChunk(b"", 0, 0)
+
+        source = Source(lambda: house.rota.run(run_id), read, lambda run: 1, worded)
+        return follow(run_id, source, bell, files, who=who, rendering=rendering)
+
+    theirs = [follow_of(ann, run, True, worded) for worded in (True, False) for run in runs * 2]
+    waiting = [asyncio.ensure_future(anext(one)) for one in theirs]
+    try:
+        for worded in (True, False):
+            mine = follow_of(bob, runs[0], False, worded)
+            assert b"initial" in await asyncio.wait_for(anext(mine), LATE_S)
+            await mine.aclose()
+        assert not any(one.done() for one in waiting)
+    finally:
+        stuck.set()
+        assert all(b"initial" in piece for piece in await asyncio.wait_for(asyncio.gather(*waiting), LATE_S))
+        for one in theirs:
+            await one.aclose()

@@ -3,7 +3,8 @@ else's call.
 
 A read can be stuck for long: on a dead network file system, or in a job's directory on FUSE. Its thread is then lost
 until the read returns, but that thread serves no other calls, and the caller is told to ask again. The files of one run
-get a few of the threads only, so that those of other runs stay readable.
+get a few of the threads only, so that those of other runs stay readable. So do the streams of one person, whichever
+runs they are of.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -36,6 +38,7 @@ class FileReads:
         *,
         threads: int = THREADS,
         of_one: int = MAX_OF_ONE_RUN,
+        of_person: int = THREADS,
         calls: int = MAX_CALLS,
         calls_of_one: int = MAX_CALLS,
         limit_s: float | None = LIMIT_S,
@@ -43,65 +46,67 @@ class FileReads:
         doing: str = "reading the files of run",
     ) -> None:
         """`of_one`: how many threads one run's files may take, or whatever else its work is kept apart by.
+        `of_person`: how many threads one person's calls may take, over all runs, where `read` is told the person.
         `calls_of_one`: how many calls for it may read or wait. `rest`: how long its next call waits at least, times
         what the last one took of the processor, so that work in Python leaves time to others."""
         self._name, self._most_threads, self._most_calls, self._limit_s = name, threads, calls, limit_s
-        self._of_one, self._calls_of_one, self._rest, self._doing = of_one, calls_of_one, rest, doing
+        self._of_one, self._of_person, self._calls_of_one = of_one, of_person, calls_of_one
+        self._rest, self._doing = rest, doing
         self._work: SimpleQueue[_Call] = SimpleQueue()
         self._started = 0
         self._calls = 0
         self._idle = asyncio.Semaphore(threads)
         self._lanes: dict[str, _Lane] = {}
+        self._people: dict[str, _Lane] = {}
         self._rests: dict[str, float] = {}  # until when; those that are over go with the next
 
-    async def read(self, key: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns, called in a thread. Raises Unavailable when that takes too long, when too many
-        wait already, or when there is no thread for it."""
+    async def read(self, key: str, work: Callable[[], T], person: str = "") -> T:
+        """Return what `work` returns, called in a thread. `person`: whose share of the threads the call counts for;
+        "" = no one's. Raises Unavailable when that takes too long, when too many wait already, or when there is no
+        thread for it."""
         lane = self._lanes.get(key)
         if self._calls >= self._most_calls or (lane is not None and lane.users >= self._calls_of_one):
             raise Unavailable("too many such calls are waiting just now; ask again")
         self._calls += 1
         try:
             async with asyncio.timeout(self._limit_s):
-                return await asyncio.shield(await self._begin(key, work))
+                return await asyncio.shield(await self._begin(key, work, person))
         except TimeoutError:
             raise Unavailable(f"{self._doing} {key} did not end within {self._limit_s:g} s; ask again") from None
         finally:
             self._calls -= 1
 
-    async def _begin(self, key: str, work: Callable[[], T]) -> asyncio.Future[T]:
-        lane = self._lanes.setdefault(key, _Lane(self._of_one))
-        lane.users += 1
+    async def _begin(self, key: str, work: Callable[[], T], person: str) -> asyncio.Future[T]:
         call = _Call(work)
-        try:
-            await lane.slots.acquire()
-            try:
-                while (left_s := self._rests.get(key, 0.0) - time.monotonic()) > 0:
-                    await asyncio.sleep(left_s)
-                await self._idle.acquire()
-                try:
-                    self._submit(call)
-                except BaseException:
-                    self._idle.release()
-                    raise
-            except BaseException:
-                lane.slots.release()
-                raise
-        except BaseException:
-            self._leave(key, lane)
-            raise
+        with ExitStack() as taken:
+            # The person's share first: a person with many streams of a run then leaves room in the run's line.
+            if person:
+                await self._enter(taken, self._people, person, self._of_person)
+            await self._enter(taken, self._lanes, key, self._of_one)
+            while (left_s := self._rests.get(key, 0.0) - time.monotonic()) > 0:
+                await asyncio.sleep(left_s)
+            await self._idle.acquire()
+            taken.callback(self._idle.release)
+            self._submit(call)
+            until_read = taken.pop_all()
         reading: asyncio.Future[T] = asyncio.wrap_future(call.future)
 
         def ended(reading: asyncio.Future[T]) -> None:
-            self._idle.release()
             self._begin_rest(key, call.took_s)
-            lane.slots.release()
-            self._leave(key, lane)
+            until_read.close()
             if not reading.cancelled():
                 reading.exception()  # seen, also where nobody waits for it any more
 
         reading.add_done_callback(ended)
         return reading
+
+    async def _enter(self, taken: ExitStack, lanes: dict[str, _Lane], key: str, threads: int) -> None:
+        """Wait for one of the lane's threads. `taken` gives it back."""
+        lane = lanes.setdefault(key, _Lane(threads))
+        lane.users += 1
+        taken.callback(_leave, lanes, key, lane)
+        await lane.slots.acquire()
+        taken.callback(lane.slots.release)
 
     def _begin_rest(self, key: str, took_s: float) -> None:
         now = time.monotonic()
@@ -110,11 +115,6 @@ class FileReads:
             self._rests[key] = now + self._rest * took_s
         while self._rests and next(iter(self._rests.values())) < now:
             del self._rests[next(iter(self._rests))]
-
-    def _leave(self, key: str, lane: _Lane) -> None:
-        lane.users -= 1
-        if not lane.users:
-            del self._lanes[key]
 
     def _submit(self, call: _Call) -> None:
         if self._started < self._most_threads:
@@ -164,8 +164,14 @@ class _Call:
 
 
 class _Lane:
-    """The threads that one run's files may take."""
+    """The threads that one run's files, or one person's calls, may take."""
 
     def __init__(self, threads: int) -> None:
         self.slots = asyncio.Semaphore(threads)
         self.users = 0  # calls that read or wait
+
+
+def _leave(lanes: dict[str, _Lane], key: str, lane: _Lane) -> None:
+    lane.users -= 1
+    if not lane.users:
+        del lanes[key]

@@ -17,7 +17,7 @@ from typing import Any
 
 from rota.api.answers import dumps
 from rota.api.bell import MAX_WATCHERS, Bell
-from rota.api.filereads import FileReads
+from rota.api.filereads import MAX_OF_ONE_RUN, FileReads
 from rota.api.render.words import RUN_WORDS
 from rota.app.authz import Principal
 from rota.app.errors import Refused, Unavailable
@@ -30,6 +30,9 @@ POLL_S = 0.25  # of a log that somebody watches; its writer tells nobody
 BEAT_S = 15.0
 STUCK_S = 1.0  # how soon a follower whose read is stuck hears that the server stops
 STILL_HERE = b": still here\n\n"
+# Threads that one person's followers may read in. More than the files of one run may take: a run whose log is stuck
+# leaves some to that person's other followers, and more than half of all threads to other people.
+OF_ONE_PERSON = MAX_OF_ONE_RUN + 2
 PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})")
 
 
@@ -53,18 +56,20 @@ class Source:
     run: Callable[[], Run]
     read: Callable[[int, int, int], LogChunk]
     parts: Callable[[Run], int]
-    rings: bool = False  # the bell rings for whatever is new in it
+    # Made from events: reading it takes the processor and no file, and the bell rings for whatever is new in it.
+    worded: bool = False
 
 
 def followers() -> FileReads:
     """Threads for reading what is followed, apart from those of single reads. A follower has one read under way at most
     and waits for it as long as it takes."""
-    return FileReads("rota-follow", calls=MAX_WATCHERS, limit_s=None)
+    return FileReads("rota-follow", of_person=OF_ONE_PERSON, calls=MAX_WATCHERS, limit_s=None)
 
 
 def renderers() -> FileReads:
-    """Threads for putting what was read into messages. One caller's followers take turns, with a rest after each piece
-    as long as the piece took: a long log that many of them read from its beginning leaves time to others."""
+    """Threads for putting what was read into messages, and events into words. One person's followers take turns, with a
+    rest after each piece as long as the piece took: a long log that many of them read from its beginning leaves time to
+    others."""
     return FileReads(
         "rota-render", threads=2, of_one=1, calls=MAX_WATCHERS, calls_of_one=MAX_WATCHERS, limit_s=None, rest=1.0
     )
@@ -79,7 +84,10 @@ async def follow(
     *,
     who: Principal,
     rendering: FileReads,
+    party: str = "",
 ) -> AsyncGenerator[bytes, None]:
+    """`party`: with whose followers this one takes turns; unless given, the person that the caller is or acts for."""
+    party = party or who.owner
     try:
         bell.must_have_room(who)
     except Refused:  # others came between the answer's head and now; whoever follows comes back
@@ -89,7 +97,8 @@ async def follow(
         kind, beat = "initial", time.monotonic()
         while not bell.closed:  # without a word of an end: whoever follows comes back to the next server
             rung.clear()
-            looking = asyncio.ensure_future(files.read(run_id, reader.look))
+            look = rendering.read(party, reader.look) if source.worded else files.read(run_id, reader.look, party)
+            looking = asyncio.ensure_future(look)
             try:
                 async for sign in _waiting(looking, bell):
                     yield sign
@@ -104,7 +113,7 @@ async def follow(
                 run, text = None, ""
             if text or (kind == "initial" and run is not None):
                 message = {"type": kind, "content": text, **reader.where}
-                yield await rendering.read(who.name, partial(_event, message, reader.id))
+                yield await rendering.read(party, partial(_event, message, reader.id))
                 kind, beat = "delta", time.monotonic()
                 continue
             if run is not None and reader.more(run):
@@ -118,7 +127,7 @@ async def follow(
             if time.monotonic() - beat >= BEAT_S:
                 yield STILL_HERE
                 beat = time.monotonic()
-            await _wait(rung, BEAT_S if source.rings else POLL_S)
+            await _wait(rung, BEAT_S if source.worded else POLL_S)
 
 
 async def _waiting(looking: asyncio.Future[Any], bell: Bell) -> AsyncGenerator[bytes, None]:

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path as Directory
 from typing import Annotated, Any, Literal
 
-from fastapi import Header, Path, Query
+from fastapi import Header, Path, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -95,7 +95,9 @@ async def logs(
     responses={**STREAM, **faults(404)},
     response_model=None,
 )
-def stream_logs(house: HouseDep, who: Caller, run_id: RunId, last_event_id: LastId = None) -> Response:
+def stream_logs(
+    house: HouseDep, who: Caller, run_id: RunId, request: Request, last_event_id: LastId = None
+) -> Response:
     """First the end of what is there, then what comes, over all further attempts, until the run has ended. Whoever
     comes back with `Last-Event-ID` gets what it missed."""
     seen(house, who, run_id)
@@ -104,7 +106,7 @@ def stream_logs(house: HouseDep, who: Caller, run_id: RunId, last_event_id: Last
         return house.service.log(run_id, offset, limit, attempt)
 
     source = Source(lambda: house.service.run(run_id), read, lambda run: run.attempts_made)
-    return _stream(house, who, run_id, source, last_event_id)
+    return _stream(house, who, request, run_id, source, Place.read(last_event_id))
 
 
 @router.get(
@@ -124,21 +126,27 @@ def sidecar_logs(house: HouseDep, who: Caller, run_id: RunId, offset: Offset = -
     responses={**STREAM, **faults(404)},
     response_model=None,
 )
-def stream_sidecar(house: HouseDep, who: Caller, run_id: RunId, last_event_id: LastId = None) -> Response:
+def stream_sidecar(
+    house: HouseDep, who: Caller, run_id: RunId, request: Request, last_event_id: LastId = None
+) -> Response:
     seen(house, who, run_id)
     telling = _telling(house, run_id)
 
     def read(attempt: int, offset: int, limit: int) -> LogChunk:
         return telling.read(offset, limit)
 
-    source = Source(lambda: house.service.run(run_id), read, lambda run: 1, rings=True)
-    return _stream(house, who, run_id, source, last_event_id)
+    source = Source(lambda: house.service.run(run_id), read, lambda run: 1, worded=True)
+    return _stream(house, who, request, run_id, source, Place.read(last_event_id))
 
 
-def _stream(house: House, who: Principal, run_id: str, source: Source, last_event_id: str | None) -> Response:
+def _stream(
+    house: House, who: Principal, request: Request, run_id: str, source: Source, since: Place | None
+) -> Response:
     house.bell.must_have_room(who)
-    since = Place.read(last_event_id)
-    return Patient(follow(run_id, source, house.bell, house.followed, since, who=who, rendering=house.rendering))
+    party: str = request.scope["rota.owner"]
+    return Patient(
+        follow(run_id, source, house.bell, house.followed, since, who=who, rendering=house.rendering, party=party)
+    )
 
 
 def _telling(house: House, run_id: str) -> Telling:
