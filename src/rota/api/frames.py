@@ -33,11 +33,14 @@ class BoundedFrames(WebSocketsSansIOProtocol):
         self._allowed, self._counted_at = float(AT_ONCE), self.loop.time()
         self._unparsed = b""
         self._parsing: asyncio.Task[None] | None = None
+        self._hanging_up: asyncio.TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unparsed = b""
         if self._parsing is not None:
             self._parsing.cancel()
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -84,7 +87,7 @@ class BoundedFrames(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.transport.close()
-        self.loop.call_later(TAKE_WITHIN_S, self.hang_up)
+        self._hanging_up = self.loop.call_later(TAKE_WITHIN_S, self.hang_up)
 
     def hang_up(self) -> None:
         self.transport.abort()

@@ -279,6 +279,14 @@ class _Corked:
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
+    def forget(self) -> None:
+        """Drop the reference to the connection, which refers to this transport."""
+        self._closed = _nothing
+
+
+def _nothing() -> None:
+    pass
+
 
 def _hang_up(transport: asyncio.Transport) -> None:
     """Close an open connection whose other end does not read, and drop what waits for it. The kernel would keep up to
@@ -414,14 +422,17 @@ class _Connection(BoundedPipeline):
         if self._seat is not None:
             self.seats.leave(self._seat)
         super().connection_lost(exc)
-        if self._at_work is None or self._at_work.response_complete:
-            self._forget()
+        self._forget()
 
     def _forget(self) -> None:
         """Drop what refers back to this connection. Else thousands of closed ones would wait for the garbage collector,
-        which would hold the event loop for a second when it comes."""
-        self.scope = self.cycle = self._at_work = None  # type: ignore[assignment]
-        del self._corked, self.admitted
+        which would hold the event loop for a second when it comes. A request that is still worked on keeps its own
+        references: its cycle knows that the client has gone, and calls this connection no more."""
+        self._unset_keepalive_if_required()  # uvicorn leaves the timer running where the client reset the connection
+        self.parser = self.scope = self.cycle = self._at_work = None  # type: ignore[assignment]
+        self._refusal = None  # its traceback has frames of this connection's methods
+        self._corked.forget()
+        del self.admitted
 
     def data_received(self, data: bytes) -> None:
         if self._unseen is not None:  # only now, since a connection that asks for nothing is cheap to make
@@ -491,6 +502,7 @@ class _Connection(BoundedPipeline):
         if isinstance(watch, _Watch) and not watch.handshake_initiated:
             # It was given the whole head and could not read it. It says nothing of that, and would wait for ever.
             self.send_400_response(ODD_HANDSHAKE)
+        self._forget()  # the WebSocket alone is told of the end
 
     def on_headers_complete(self) -> None:
         if not (self.parser.should_upgrade() and self._should_upgrade()):
@@ -617,6 +629,16 @@ class _Watch(BoundedFrames):
         if self.leave is not None:
             self.leave()
         super().connection_lost(exc)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what refers back to this connection or to its parser, as `_Connection` does."""
+        self.conn.parser.close()
+        for error in (self.conn.handshake_exc, self.conn.parser_exc):
+            if error is not None:  # the frames of its traceback refer to the request, which refers to the error
+                error.__traceback__ = error.__cause__ = error.__context__ = None
+        if hasattr(self, "scope"):  # the application may still be at work, and may not even have begun
+            self.scope["rota.hang_up"] = _nothing  # type: ignore[typeddict-unknown-key]
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)

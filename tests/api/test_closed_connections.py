@@ -1,0 +1,128 @@
+"""Closed connections leave no reference cycles: the garbage collector, which comes rarely, is not needed for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import socket
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvloop
+
+from rota.api import serve
+from tests.api.kit import serving
+from tests.api.test_serve import HEAD, UPGRADE, app, web_socket
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+HANDSHAKE = b"GET" + UPGRADE + b"\r\n"
+GOODBYE, NO_FRAME = b"\x88\x80\x00\x00\x00\x00", b"\xff\x80\x00\x00\x00\x00"
+
+
+@pytest.fixture(autouse=True)
+def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(serve._Connection, "patience", serve.Patience(600.0, 600.0))
+    # pytest keeps the records, and with them the tracebacks of errors
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "disabled", True)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+async def until_gone(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def failing(scope: Any, receive: Any, send: Any) -> None:
+    raise RuntimeError("the application fails")
+
+
+async def refusing(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "websocket.close", "code": 4401})
+
+
+async def answering(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "websocket.http.response.start", "status": 401, "headers": []})
+    await send({"type": "websocket.http.response.body", "body": b"no"})
+
+
+def known(connections: set[Any]) -> dict[str, weakref.ref[Any]]:
+    """Weak references to each connection and to the objects that it refers to."""
+    found = dict[str, weakref.ref[Any]]()
+    for one in connections:
+        parts = (one, getattr(one, "cycle", None), getattr(one, "conn", None), getattr(one, "flow", None))
+        found |= {f"{type(part).__name__} {id(part)}": weakref.ref(part) for part in parts if part is not None}
+    return found
+
+
+async def story(application: Any, sent: bytes, then: bytes, ending: str) -> list[str]:
+    """Return what is left of a connection that sent these bytes, and then others, and that ended so."""
+    loop = asyncio.get_running_loop()
+    async with serving(application) as (address, connections):
+        made = dict[str, weakref.ref[Any]]()
+        client = socket.create_connection(address)
+        client.setblocking(False)
+        with client:
+            while not connections:
+                await asyncio.sleep(0.001)
+            made |= known(connections)
+            await loop.sock_sendall(client, sent)
+            if ending == "answered" or then:
+                await loop.sock_recv(client, 1)
+            else:
+                await asyncio.sleep(0.02)  # for the server to begin, which is the case that is meant; it may come later
+            made |= known(connections)
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(client, then)
+                while ending == "by the server" and await loop.sock_recv(client, 1000):
+                    pass
+            if ending == "reset":
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, serve.DROP_UNSENT)
+        until = loop.time() + 30
+        while connections or (any(one() is not None for one in made.values()) and loop.time() < until):
+            await asyncio.sleep(0.005)
+        return [name for name, one in made.items() if one() is not None]
+
+
+@pytest.mark.parametrize(
+    ("application", "sent", "then", "ending"),
+    [
+        pytest.param(app, b"", b"", "closed", id="silent"),
+        pytest.param(app, GET[:10], b"", "closed", id="half a head"),
+        pytest.param(app, GET, b"", "answered", id="answer that is not read"),
+        pytest.param(app, GET, b"", "reset", id="reset"),
+        pytest.param(app, b"\r\nno request\r\n\r\n", b"", "by the server", id="no request"),
+        pytest.param(app, HEAD + b"x: y\r\n" * 300 + b"\r\n", b"", "by the server", id="refused head"),
+        pytest.param(failing, GET, b"", "by the server", id="failing"),
+        pytest.param(until_gone, GET, b"", "closed", id="closed before the answer"),
+        pytest.param(until_gone, GET * 5, b"", "closed", id="closed before several answers"),
+        pytest.param(until_gone, HEAD + b"content-length: 9\r\n\r\nx", b"", "reset", id="half a body"),
+        pytest.param(web_socket, HANDSHAKE, b"", "answered", id="web socket"),
+        pytest.param(web_socket, HANDSHAKE, b"", "reset", id="web socket that is reset"),
+        pytest.param(web_socket, HANDSHAKE, GOODBYE, "by the server", id="web socket that says goodbye"),
+        pytest.param(web_socket, HANDSHAKE, NO_FRAME, "by the server", id="web socket with a bad frame"),
+        pytest.param(web_socket, HANDSHAKE, b"\x81\x80\0\0\0\0" * 4000, "by the server", id="web socket that floods"),
+        pytest.param(refusing, HANDSHAKE, b"", "by the server", id="refused web socket"),
+        pytest.param(answering, HANDSHAKE, b"", "by the server", id="web socket refused with an answer"),
+        pytest.param(failing, HANDSHAKE, b"", "by the server", id="failing web socket"),
+        pytest.param(app, b"POST" + UPGRADE + b"\r\n", b"", "by the server", id="handshake with a wrong method"),
+        pytest.param(app, HANDSHAKE.replace(b"-version", b"-no"), b"", "by the server", id="handshake without version"),
+    ],
+)
+def test_a_closed_connection_is_freed_without_the_collector(
+    application: Any, sent: bytes, then: bytes, ending: str
+) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        left = runner.run(asyncio.wait_for(story(application, sent, then, ending), 90))
+    assert left == []
