@@ -202,7 +202,8 @@ def _server(server: str, told: dict[str, Any]) -> Iterator[Finding]:
     except Unauthorised as error:
         yield _unauthorised(error, "server")
     except Unreachable as error:
-        yield Finding("server", FAIL, str(error), f"rota up, or set ROTA_URL (now {server or find_url()[0]})")
+        step = error.next_step if error.busy else f"rota up, or set ROTA_URL (now {server or find_url()[0]})"
+        yield Finding("server", FAIL, str(error), step)
     except RotaError as error:
         yield Finding("server", FAIL, str(error), "check ROTA_URL: is that a Rota server?")
 

@@ -92,7 +92,7 @@ def _next_step(error: RotaError) -> str:
         return "; check ROTA_URL or --server: host, port, http or https; `rota doctor` looks closer"
     if isinstance(error, Unreachable) and not error.sent and "ssl" in str(error).lower():
         return "; is it http:// and not https://? Check ROTA_URL or --server"
-    if isinstance(error, Unreachable) and error.denied:
+    if isinstance(error, Unreachable) and (error.denied or error.busy):
         return f"; {error.next_step}"
     if isinstance(error, Unreachable) and not error.sent:
         return "; start one with `rota up`, or name one with ROTA_URL; `rota doctor` looks closer"

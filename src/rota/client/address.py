@@ -52,6 +52,12 @@ class Address:
             raise RotaError(f"{url[:200]!r}: the port must be 1 to 65535")
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names to connect to, in their order. A server listens on 127.0.0.1, and most machines take `localhost`
+        for ::1 first, where another account may hold the same port."""
+        return ("127.0.0.1", self.host) if self.host.lower() == "localhost" else (self.host,)
+
+    @property
     def authority(self) -> str:
         """For the Host header."""
         if self.socket:

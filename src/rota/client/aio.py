@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import suppress
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
@@ -13,7 +14,7 @@ from rota.client.address import Address, find_token, find_url
 from rota.client.errors import Unreachable
 from rota.client.exchange import Call, Exchange, Steps
 from rota.client.method import Described
-from rota.client.sync import READ, lost, unreachable
+from rota.client.sync import READ, lost, pauses, unix_link, unreachable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,11 +40,32 @@ class Streams:
     async def connect(self, address: Address, timeout_s: float) -> Link:
         try:
             async with asyncio.timeout(timeout_s):
-                if address.socket:
-                    return await asyncio.open_unix_connection(address.socket)
-                return await asyncio.open_connection(address.host, address.port, ssl=address.tls or None)
+                if not address.socket:
+                    return await self._connect_tcp(address)
+            return await self._connect_unix(address.socket, timeout_s)
         except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
             raise unreachable(address, error) from error
+
+    async def _connect_unix(self, path: str, timeout_s: float) -> Link:
+        """Connect here and not in asyncio, which takes a socket for connected where the accept queue is full."""
+        waits = pauses(timeout_s)
+        while True:
+            try:
+                return await asyncio.open_unix_connection(sock=unix_link(path))
+            except BlockingIOError:
+                pause_s = next(waits, None)
+                if pause_s is None:
+                    raise
+            await self.sleep(pause_s)
+
+    async def _connect_tcp(self, address: Address) -> Link:
+        *first, last = address.hosts
+        tls = address.tls or None
+        named = address.host if address.tls else None
+        for host in first:
+            with suppress(OSError):
+                return await asyncio.open_connection(host, address.port, ssl=tls, server_hostname=named)
+        return await asyncio.open_connection(last, address.port, ssl=tls)
 
     async def write(self, link: Link, data: bytes, timeout_s: float) -> None:
         try:

@@ -21,15 +21,18 @@ class RotaError(Exception):
 
 class Unreachable(RotaError):
     """No answer came. `sent` tells whether the request may have reached the server all the same, `denied` that a server
-    may be there whose socket this account may not open."""
+    may be there whose socket this account may not open, `busy` that one is there and takes no connection just now."""
 
-    def __init__(self, message: str, *, sent: bool = False, denied: bool = False) -> None:
+    def __init__(self, message: str, *, sent: bool = False, denied: bool = False, busy: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
         self.denied = denied
+        self.busy = busy
 
     @property
     def next_step(self) -> str:
+        if self.busy:
+            return "try again in a moment"
         return (
             "use its http:// address (ROTA_URL) with a token (rota login)" if self.denied else "start one with: rota up"
         )

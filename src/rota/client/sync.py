@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
@@ -24,6 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 READ = 256 * 1024
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.5  # between two tries to get into a full accept queue
 
 
 class Sockets:
@@ -35,21 +37,31 @@ class Sockets:
     def connect(self, address: Address, timeout_s: float) -> socket.socket:
         try:
             if address.socket:
-                link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                link.settimeout(timeout_s)
-                try:
-                    link.connect(address.socket)
-                except OSError:
-                    link.close()
-                    raise
-                return link
-            # as bytes: for a text Python loads the tables of all alphabets first
-            host: Any = address.host.encode("ascii")
-            link = socket.create_connection((host, address.port), timeout_s)
+                return self._connect_unix(address.socket, timeout_s)
+            link = self._connect_tcp(address, timeout_s)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return self._secured(link, address.host) if address.tls else link
         except (OSError, UnicodeError) as error:
             raise unreachable(address, error) from error
+
+    def _connect_unix(self, path: str, timeout_s: float) -> socket.socket:
+        waits = pauses(timeout_s)
+        while True:
+            try:
+                return unix_link(path)
+            except BlockingIOError:
+                pause_s = next(waits, None)
+                if pause_s is None:
+                    raise
+            self.sleep(pause_s)
+
+    def _connect_tcp(self, address: Address, timeout_s: float) -> socket.socket:
+        # as bytes: for a text Python loads the tables of all alphabets first
+        *first, last = [host.encode("ascii") for host in address.hosts]
+        for host in first:
+            with suppress(OSError):
+                return _tcp_link(host, address.port, timeout_s)
+        return _tcp_link(last, address.port, timeout_s)
 
     def _secured(self, link: socket.socket, host: str) -> socket.socket:
         import ssl
@@ -92,10 +104,35 @@ class Sockets:
         return link.fileno() >= 0 and not poll.poll(0)
 
 
+def _tcp_link(host: Any, port: int, timeout_s: float) -> socket.socket:
+    return socket.create_connection((host, port), timeout_s)
+
+
+def unix_link(path: str) -> socket.socket:
+    """Connect to a unix socket at once. BlockingIOError: its accept queue is full."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        link.connect(path)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def pauses(timeout_s: float) -> Iterator[float]:
+    """Return how long to wait before each further try, until the time is over."""
+    deadline, pause_s = time.monotonic() + timeout_s, FIRST_PAUSE_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        yield min(left_s, pause_s)
+        pause_s = min(LONGEST_PAUSE_S, pause_s * 1.5)
+
+
 def unreachable(address: Address, error: Exception) -> Unreachable:
     why = "timed out" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
     if isinstance(error, PermissionError) and address.socket:
         return Unreachable(f"{address} is not open to your account: {str(why)[:200].lower()}", denied=True)
+    if isinstance(error, BlockingIOError) and address.socket:
+        return Unreachable(f"the server at {address} is busy: too many connections wait to be taken", busy=True)
     return Unreachable(f"no server answers at {address}: {str(why)[:200].lower()}")
 
 

@@ -18,7 +18,7 @@ from rota.client import wire
 from rota.client.address import Address, find_token, find_url
 from rota.client.errors import BadAnswer, Unreachable
 from rota.client.sync import READ, Sockets, lost
-from rota.client.trust import must_be_trusted
+from rota.client.trust import FIRST_PERSON, must_be_trusted
 
 DEFAULT_URL = "http://127.0.0.1:9123"
 CONNECT_S = 5.0
@@ -54,7 +54,18 @@ def find_door(env: Mapping[str, str] | None = None) -> Door:
     url, origin = find_url(env)
     if origin == "default":
         return Door(DEFAULT_URL)
-    return Door(url, "" if url.startswith("unix:") else find_token(env)[0])
+    return Door(url, "" if _knows_accounts(url) else find_token(env)[0])
+
+
+def _knows_accounts(url: str) -> bool:
+    """Whether it is a unix socket where the caller is known by the account: another person's server needs a token."""
+    if not url.startswith("unix:"):
+        return False
+    try:
+        owner = os.stat(url.removeprefix("unix://")).st_uid
+    except OSError:
+        return True  # connecting to it will say more
+    return owner < FIRST_PERSON or owner == os.geteuid()
 
 
 class Exchange:
