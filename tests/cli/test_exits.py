@@ -211,3 +211,36 @@ def test_the_doctor_does_not_say_of_a_server_what_holds_for_this_account(monkeyp
     monkeypatch.setattr(checkup, "_unified_mount", lambda: "/sys/fs/cgroup")
     monkeypatch.setattr(os, "access", lambda *asked: False)
     assert "this account: a server that it starts" in checkup._cgroup().text
+
+
+EMPTY = [
+    ["serve", "--data-dir", ""],
+    ["up", "--data-dir", ""],
+    ["serve", "--workdir", ""],
+    ["doctor", "--data-dir", ""],
+    ["local", "--data-dir", "", "--", "true"],
+    ["history", "--data-dir", ""],
+    ["token", "list", "--data-dir", ""],
+    ["rerun", "--restore", "", "6afc2efb01ba"],
+    ["submit", "-C", "", "--", "true"],
+    ["sweep", "--chdir", "", "--", "true"],
+    ["shims", "install", "--dir", ""],
+    ["skill", "--install", ""],
+    ["service", "install", "--root", ""],
+]
+
+
+@pytest.mark.parametrize("words", EMPTY, ids=" ".join)
+def test_an_empty_path_is_refused(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be taken for the current directory."""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(*words, HOME=str(tmp_path), ROTA_URL=f"http://127.0.0.1:{closed_port()}")
+    assert (code, out) == (2, "")
+    assert "is empty; name a file or a directory, or leave it out" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_variable_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call("config", "show", "--json", HOME=str(tmp_path), ROTA_DATA_DIR="", XDG_DATA_HOME="")
+    assert code == 0 and str(tmp_path / ".local" / "share" / "rota") in out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.cli.slurm import batchopts, sacct, scancel, sinfo, squeue, srun
+from rota.cli.slurm import batchopts, sacct, sbatch, scancel, sinfo, squeue, srun
 from rota.cli.slurm.options import Given, Option, Takes, UsageError, parse
 
 TABLE = (
@@ -92,3 +92,8 @@ def test_a_table_names_nothing_twice(table: tuple[Option, ...]) -> None:
     assert len(set(longs)) == len(longs)
     assert len(set(shorts)) == len(shorts)
     assert not [option.long for option in table if option.note and option.refusal]
+
+
+def test_sbatch_refuses_an_empty_directory() -> None:
+    with pytest.raises(UsageError, match="--chdir is empty"):
+        sbatch._body(parse(["--chdir=", "--wrap", "true"], batchopts.TABLE), sbatch.Work("wrap", ("true",)))

@@ -13,7 +13,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from rota.api import assemble
+from rota.config import Settings
 from tests.app.house import PATIENCE_S
 from tests.doors.server import curl
 
@@ -85,6 +91,24 @@ def test_what_it_says_is_true(tmp_path: Path) -> None:
             check=False,
         )
         assert (done.returncode, done.stdout) == (0, "my GPUs are 0,1\n"), done.stderr
+
+
+def test_the_command_to_try_needs_no_variable_of_the_servers_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    usual, other = tmp_path / ".local" / "share" / "rota", tmp_path / "other place"
+    sockets: Any = SimpleNamespace(unix=object())
+
+    def suggested(data_dir: Path) -> str:
+        house: Any = SimpleNamespace(settings=Settings(data_dir))
+        return assemble._command(house, sockets)
+
+    for named in ("", str(other), str(usual)):
+        monkeypatch.setenv("ROTA_DATA_DIR", named)
+        assert suggested(other).startswith(f"ROTA_URL='unix://{other}/rota.sock' ")
+        assert "ROTA_URL" not in suggested(usual)
 
 
 def test_the_token_stays(tmp_path: Path) -> None:

@@ -199,7 +199,8 @@ def _command(house: House, sockets: Sockets) -> str:
     if sockets.unix is None:
         token = f'"$(cat {shlex.quote(str(where / ADMIN_TOKEN))})"'
         return f"ROTA_URL={shlex.quote(url_of(house, sockets))} ROTA_TOKEN={token} {shlex.quote(shown)}"
-    if house.settings.data_dir == default_data_dir():
+    usual = default_data_dir({name: value for name, value in os.environ.items() if name != "ROTA_DATA_DIR"})
+    if where == usual.absolute():  # which a terminal without the variables of this one finds by itself
         return shlex.quote(shown)
     return f"ROTA_URL={shlex.quote(f'unix://{where}/rota.sock')} {shlex.quote(shown)}"
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from rota.cli.values import Where
+
 
 def _default_data_dir() -> Path:
     from rota.config import default_data_dir
@@ -16,7 +18,7 @@ def _default_data_dir() -> Path:
 
 data_dir_option = click.option(
     "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Where(file_okay=False, path_type=Path),
     default=_default_data_dir,
     help="Where Rota keeps its things.  [default: $ROTA_DATA_DIR or ~/.local/share/rota]",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 import click
 
@@ -13,6 +14,17 @@ from rota.core.times import seconds
 
 PRIORITY_WORDS = {"low": 1, "normal": 2, "high": 3, "critical": 4}
 MAX_RANGE = 10_000
+
+
+class Where(click.Path):
+    """A path that says something: an empty one would be taken for the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("is empty; name a file or a directory, or leave it out", param, ctx)
+        if "\0" in str(value):
+            self.fail("holds a NUL, which no path can", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg] # not every click knows it as a generic

@@ -19,12 +19,13 @@ from rota.cli.connect import (
     say,
     server_option,
 )
+from rota.cli.values import Where
 
 
 @click.command()
 @click.option(
     "--restore",
-    type=click.Path(),
+    type=Where(),
     metavar="DIR",
     help="Make a fresh git worktree there as the code was then, and run in it.",
 )

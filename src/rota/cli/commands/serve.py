@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 import click
 
+from rota.cli.values import Where
+
 CANNOT = 75
 LAST_THREADS_S = 1.0
 MADE_BY = "ROTA_MADE_BY"  # set by the Makefile: how flags reach a `rota up` that nobody typed
@@ -28,9 +30,9 @@ def server_options(command: Any) -> Any:
                 "--lease-port", type=click.IntRange(0, 65535), help="Port of the lease door; 0 = none.  [default: 9123]"
             ),
             click.option(
-                "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Where Rota keeps its things."
+                "--data-dir", type=Where(file_okay=False, path_type=Path), help="Where Rota keeps its things."
             ),
-            click.option("--workdir", type=click.Path(), help="Directory of runs that name none.  [default: here]"),
+            click.option("--workdir", type=Where(), help="Directory of runs that name none.  [default: here]"),
             click.option("--nodes", type=click.IntRange(1, 5000), help="Simulate so many nodes."),
             click.option("--gpus", type=click.IntRange(0, 64), help="Simulate so many GPUs on each node."),
             click.option("--database-url", help="PostgreSQL instead of SQLite; better given as ROTA_DATABASE_URL."),

@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 
 from rota.cli.exits import REFUSED
+from rota.cli.values import Where
 
 UNIT = "rota.service"
 SOCKET = "rota.socket"
@@ -52,7 +53,7 @@ _kind = click.option(
 )
 _root = click.option(
     "--root",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Where(file_okay=False, path_type=Path),
     default=Path("/"),
     help="Write below this directory instead of /, for images and packages.",
 )

@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from rota.cli.exits import REFUSED
+from rota.cli.values import Where
 from rota.core.clusters import SHIM_MARK as MARK
 
 NAMES = ("srun", "sbatch", "squeue", "scancel", "sinfo", "sacct")
@@ -18,7 +19,7 @@ NAMES = ("srun", "sbatch", "squeue", "scancel", "sinfo", "sacct")
 _dir = click.option(
     "--dir",
     "where",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Where(file_okay=False, path_type=Path),
     default=lambda: Path("~/.local/bin").expanduser(),
     help="Where they go.  [default: ~/.local/bin]",
 )

@@ -10,21 +10,9 @@ import click
 
 from rota.cli.connect import emit, json_option, say, server_option
 from rota.cli.exits import REFUSED
-from rota.cli.values import Duration
+from rota.cli.values import Duration, Where
 
-
-class _Where(click.Path):
-    """A path that says something: an empty one would be taken for the current directory."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
-            self.fail("is empty; name a file or a directory, or leave it out", param, ctx)
-        if "\0" in str(value):
-            self.fail("holds a NUL, which no path can", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-PATH = _Where(path_type=Path)
+PATH = Where(path_type=Path)
 
 
 @click.command()

@@ -9,13 +9,14 @@ from pathlib import Path
 import click
 
 from rota.cli.exits import REFUSED
+from rota.cli.values import Where
 
 
 @click.command()
 @click.option(
     "--install",
     "where",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Where(file_okay=False, path_type=Path),
     default=None,
     metavar="DIR",
     help="Write it as DIR/rota/SKILL.md, where DIR is the folder from which your agent loads skills.",

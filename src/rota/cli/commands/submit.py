@@ -11,7 +11,7 @@ from rota.cli.connect import connect, dry_option, emit, full_id, json_option, le
 from rota.cli.environment import mask
 from rota.cli.render import plain
 from rota.cli.stopping import stopping_options
-from rota.cli.values import Amount, Duration, Priority, export_option, surroundings
+from rota.cli.values import Amount, Duration, Priority, Where, export_option, surroundings
 from rota.client import calls
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ WHENS = ("succeeded", "ended", "failed")
 @click.option("-J", "--name", default="", help="A name for the run.  [default: the command's]")
 @click.option("-t", "--time", "limit_s", type=Duration(), help=TIMES)
 @click.option("-p", "--priority", type=Priority(), help="low, normal, high, critical, or 1 to 4.")
-@click.option("-C", "--chdir", type=click.Path(), help="Run it there instead of here.")
+@click.option("-C", "--chdir", type=Where(), help="Run it there instead of here.")
 @click.option(
     "-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable; NAME alone takes yours."
 )

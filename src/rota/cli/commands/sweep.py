@@ -12,7 +12,7 @@ from rota.cli import stopping
 from rota.cli.connect import connect, dry_option, emit, json_option, note_ignored, server_option
 from rota.cli.render import plain
 from rota.cli.stopping import stopping_options
-from rota.cli.values import Duration, Priority, export_option, parameter, surroundings
+from rota.cli.values import Duration, Priority, Where, export_option, parameter, surroundings
 
 MOST_RUNS = 10_000
 MOST_SHOWN = 3
@@ -30,7 +30,7 @@ MOST_SHOWN = 3
 @click.option("--priority", type=Priority(), help="low, normal, high, critical, or 1 to 4.")
 @click.option("--estimate", "estimate_s", type=Duration(), help="How long each will take, for the plan.")
 @stopping_options
-@click.option("-C", "--chdir", type=click.Path(), help="Run it there instead of here.")
+@click.option("-C", "--chdir", type=Where(), help="Run it there instead of here.")
 @click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable.")
 @export_option
 @click.option("--held", is_flag=True, help="Make the runs, and start none.")

@@ -94,6 +94,8 @@ def _work(parsed: Parsed) -> tuple[Work, Parsed]:
 
 
 def _body(parsed: Parsed, work: Work) -> dict[str, Any]:
+    if parsed.last("chdir") == "":
+        raise UsageError("--chdir is empty; name a directory, or leave it out")
     here = os.getcwd()
     mask = os.umask(0)
     os.umask(mask)
