@@ -145,9 +145,9 @@ def test_who_watches_does_not_hear_of_it(hidden: Secretive) -> None:
         assert (hidden.seen_in(got) == []) is not whole
 
 
-def _sse(port: int, token: str, until_seen: str) -> bytes:
+def _sse(port: int, token: str, until_seen: str, path: str = "/events?after=0") -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as stream:
-        head = f"GET /events?after=0 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nx-auth-token: {token}\r\n\r\n"
+        head = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nx-auth-token: {token}\r\n\r\n"
         stream.sendall(head.encode())
         got = b""
         while until_seen.encode() not in got:
@@ -175,3 +175,89 @@ def test_who_sees_only_their_own_runs_is_told_that_they_cannot_simulate_all(hidd
     done = CliRunner().invoke(main, ["simulate", "--since", "30d"], env=env)
     assert done.exit_code == 77
     assert "only your own runs are shown to you" in done.stderr
+
+
+class Preempted:
+    """Ben's run was preempted for zebedee's; the GPU that is left is kept for zebedee's reservation, so ben's waits."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        token = lab.ask("POST", "/tokens", {"user": "zebedee"}).ok()["token"]
+        lab.ask("PUT", "/orchestrator/policy", {"enable_preemption": True}).ok()
+        body = {"name": "mine", "command": "exec sleep 1000", "workdir": "/", "auto_start": True}
+        first = {**body, "gpu_count": 2, "preemptible": True, "priority": 1}
+        self.run = lab.ask("POST", "/runs", first, by="ben").ok()["id"]
+        until(lambda: self.of(self.run)["status"] == "running", "ben's run runs")
+        urgent = {**body, "name": "canary-name", "gpu_count": 1, "priority": 4}
+        other = ask(lab.port, "POST", "/runs", urgent, token=token).ok()["id"]
+        until(lambda: self.of(self.run)["status"] == "queued", "ben's run was preempted")
+        soon = {"gpus": 1, "from": time.time() + 60, "for_seconds": 86400, "name": "canary-name"}
+        kept = ask(lab.port, "POST", "/reservations", soon, token=token).ok()["id"]
+        self.waiting = lab.ask("POST", "/runs", {**body, "gpu_count": 1}, by="ben").ok()["id"]
+        self.names = ("zebedee", "canary-name", other, kept)
+        self.other, self.kept = other, kept
+
+    def of(self, run_id: str) -> dict[str, str]:
+        found: dict[str, str] = self.lab.ask("GET", f"/runs/{run_id}", by="ben").ok()
+        return found
+
+    def seen_in(self, text: bytes) -> list[str]:
+        return [one for one in self.names if one.encode() in text]
+
+
+@pytest.fixture(scope="module")
+def preempted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Preempted]:
+    env = {"ROTA_PRIVACY": "private", "ROTA_RUN_AS": "nobody"}
+    with Lab(tmp_path_factory.mktemp("preempted"), nodes=1, gpus=2, env=env) as lab:
+        assert isinstance(lab, Lab)
+        yield Preempted(lab)
+
+
+def test_no_route_tells_the_owner_of_a_preempted_run_for_whom(preempted: Preempted) -> None:
+    lab = preempted.lab
+    for route in (route for route in TABLE if route.startswith("GET ")):
+        path = route.partition(" ")[2]
+        if path in ("/events", "/static") or path.endswith("/stream"):
+            continue
+        if "{" in path and "{run_id}" not in path and "{job_id}" not in path:
+            continue
+        for run in (preempted.run, preempted.waiting):
+            answer = lab.ask("GET", path.format(run_id=run, job_id=run), by="ben")
+            assert answer.status in (200, 403, 404), path
+            assert preempted.seen_in(answer.body) == [], path
+    changes: tuple[tuple[str, str, dict[str, object] | None], ...] = (
+        ("PUT", f"/runs/{preempted.run}", {"name": "mine"}),
+        ("POST", f"/runs/{preempted.run}/hold?dry_run=true", {}),
+        ("POST", f"/runs/{preempted.run}/stop?dry_run=true", {}),
+        ("DELETE", f"/queue/{preempted.run}?dry_run=true", None),
+        ("PATCH", f"/queue/{preempted.run}/priority?dry_run=true", {"priority": 1}),
+        ("POST", f"/runs/{preempted.run}/archive?dry_run=true", {}),
+    )
+    for method, path, body in changes:
+        answer = lab.ask(method, path, body, by="ben")
+        assert answer.status in (200, 409), (path, answer.body)
+        assert preempted.seen_in(answer.body) == [], path
+
+
+def test_nor_does_a_stream(preempted: Preempted) -> None:
+    lab, story = preempted.lab, f"/runs/{preempted.run}/sidecar-logs/stream"
+    assert preempted.seen_in(_sse(lab.port, lab.tokens["ben"], "preempted for another run", story)) == []
+    assert preempted.seen_in(_sse(lab.port, lab.tokens["ben"], preempted.waiting)) == []
+    head = {"X-Auth-Token": lab.tokens["ben"]}
+    with connect(f"ws://127.0.0.1:{lab.port}/ws?after=0", additional_headers=head) as watch:
+        got = ""
+        while preempted.waiting not in got:
+            got += str(watch.recv(timeout=60))
+    assert preempted.seen_in(got.encode()) == []
+    assert "preempted for another run" in got
+
+
+def test_the_wording_stays_and_admins_read_the_ids(preempted: Preempted) -> None:
+    lab = preempted.lab
+    assert preempted.of(preempted.run)["why"] == "preempted for another run"
+    assert lab.ask("GET", f"/runs/{preempted.run}", by="root").ok()["why"] == f"preempted for {preempted.other}"
+    (mine,) = lab.ask("GET", f"/runs/{preempted.waiting}/explain", by="ben").ok()["reasons"][:1]
+    assert (mine["code"], "a reservation (hidden)" in mine["text"]) == ("reserved", True), mine
+    assert preempted.kept in lab.ask("GET", f"/runs/{preempted.waiting}/explain", by="root").body.decode()
+    for path in ("/events?after=0", f"/runs/{preempted.run}/sidecar-logs/stream"):
+        assert _sse(lab.port, lab.tokens["root"], f"preempted for {preempted.other}", path)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rota.api.house import House
 from rota.api.render.journey import entries
+from rota.api.render.unnamed import event_unnamed
 from rota.app.authz import Principal
 from rota.app.errors import NotFound
 from rota.app.ports import RunFilter, StoredEvent
@@ -32,7 +34,7 @@ def happened(
             continue
         run = _run(house, who, stored.event.run_id, runs)
         if run is not None and session_id in (None, run.spec.labels.get("chat_session_id")):
-            found += reversed(list(entries(stored, run)))
+            found += reversed(list(entries(_as_seen(house, who, stored), run)))
     return found[:limit]
 
 
@@ -47,6 +49,10 @@ def _events(house: House, run_id: str | None, session_id: str | None) -> Sequenc
     mine = [run for run in newest if run.spec.labels.get("chat_session_id") == session_id]
     found = [stored for run in mine[:PER_SESSION] for stored in service.events(0, PER_RUN, run.id)]
     return sorted(found, key=lambda stored: stored.seq, reverse=True)
+
+
+def _as_seen(house: House, who: Principal, stored: StoredEvent) -> StoredEvent:
+    return replace(stored, event=event_unnamed(stored.event)) if house.only_own(who) else stored
 
 
 def _run(house: House, who: Principal, run_id: str, known: dict[str, Run | None]) -> Run | None:

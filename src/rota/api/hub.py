@@ -22,6 +22,7 @@ from rota.api.answers import dumps
 from rota.api.fanout import FanOut
 from rota.api.filereads import FileReads
 from rota.api.render.events import as_message, is_secret
+from rota.api.render.unnamed import event_unnamed
 from rota.app.authz import Principal, Role
 from rota.app.errors import NotFound
 from rota.app.service import Service
@@ -37,24 +38,38 @@ MAX_WATCHERS = 20_000
 MAX_OF_ONE = 100  # watchers of one person who is no admin, with those of the person's agents
 MAX_BATCHES = 16  # that are kept for the next watcher at the same place
 REPLAY_THREADS = 2
+Pieces = Iterable[tuple[int, bytes]]  # the number of each event, and its JSON
 
 
 class Told:
-    """One event; its JSON is made when the first watcher reads it, and once."""
+    """One event; its JSON is made when the first watcher reads it, and once. `own` is for those who see only their own
+    runs: without the id of a run that theirs was preempted for."""
 
-    __slots__ = ("_event", "_text", "owner", "seq")
+    __slots__ = ("_event", "_own", "_text", "owner", "seq")
 
     def __init__(self, seq: int, event: e.Event, owner: str | None) -> None:
         self.seq = seq
         self.owner = owner  # whose run it is about; None = it is about no run
         self._event: e.Event | None = event
-        self._text = b""
+        self._text = self._own = b""
 
     @property
     def text(self) -> bytes:
-        if self._event is not None:
-            self._text, self._event = dumps(as_message(self.seq, self._event)), None
+        self._write()
         return self._text
+
+    @property
+    def own(self) -> bytes:
+        self._write()
+        return self._own
+
+    def _write(self) -> None:
+        event = self._event
+        if event is not None:
+            own = event_unnamed(event)
+            self._text = dumps(as_message(self.seq, event))
+            self._own = self._text if own is event else dumps(as_message(self.seq, own))
+            self._event = None
 
 
 class Batch(list[Told]):
@@ -62,11 +77,11 @@ class Batch(list[Told]):
 
     def __init__(self, events: Iterable[Told]) -> None:
         super().__init__(events)
-        self._made: dict[Callable[[Iterable[Told]], bytes], bytes] = {}
+        self._made: dict[Callable[[Pieces], bytes], bytes] = {}
 
-    def once(self, make: Callable[[Iterable[Told]], bytes]) -> bytes:
+    def once(self, make: Callable[[Pieces], bytes]) -> bytes:
         if make not in self._made:
-            self._made[make] = make(self)
+            self._made[make] = make((told.seq, told.text) for told in self)
         return self._made[make]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path as Directory
 from typing import Annotated, Any, Literal
 
@@ -19,11 +21,12 @@ from rota.api.house import House
 from rota.api.patient import Patient
 from rota.api.render.links import wandb_dir
 from rota.api.render.text import page, raw_page
+from rota.api.render.unnamed import event_unnamed
 from rota.api.render.whole import tail
 from rota.api.router import Router
 from rota.api.telling import Telling
 from rota.app.authz import Principal
-from rota.app.ports import FileBusy, LogChunk
+from rota.app.ports import FileBusy, LogChunk, StoredEvent
 from rota.core.ids import attempt_id
 from rota.core.run import ENDED, Run
 
@@ -117,7 +120,7 @@ def stream_logs(
 def sidecar_logs(house: HouseDep, who: Caller, run_id: RunId, offset: Offset = -10_000, limit: Limit = 10_000) -> Json:
     """A line for each thing that happened to it."""
     run = seen(house, who, run_id)
-    return Json(page(_telling(house, run_id).read(offset, min(limit, CAP)), run.state in ENDED))
+    return Json(page(_telling(house, who, run_id).read(offset, min(limit, CAP)), run.state in ENDED))
 
 
 @router.get(
@@ -130,7 +133,7 @@ def stream_sidecar(
     house: HouseDep, who: Caller, run_id: RunId, request: Request, last_event_id: LastId = None
 ) -> Response:
     seen(house, who, run_id)
-    telling = _telling(house, run_id)
+    telling = _telling(house, who, run_id)
 
     def read(attempt: int, offset: int, limit: int) -> LogChunk:
         return telling.read(offset, limit)
@@ -149,8 +152,12 @@ def _stream(
     )
 
 
-def _telling(house: House, run_id: str) -> Telling:
-    return Telling(lambda after, limit: house.service.events(after, limit, run_id))
+def _telling(house: House, who: Principal, run_id: str) -> Telling:
+    def events(after: int, limit: int) -> Sequence[StoredEvent]:
+        found = house.service.events(after, limit, run_id)
+        return [replace(one, event=event_unnamed(one.event)) for one in found] if house.only_own(who) else found
+
+    return Telling(events)
 
 
 @router.get(

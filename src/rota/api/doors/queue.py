@@ -22,6 +22,7 @@ from rota.api.house import House
 from rota.api.render.ending import Ending, Now, asked_grace, ending_of
 from rota.api.render.job import RESUMES_ITSELF, Job, Jobs, Statistics, job_of, statistics_of
 from rota.api.render.limits import warnings
+from rota.api.render.unnamed import as_seen
 from rota.api.router import Router
 from rota.app.authz import Principal
 from rota.app.commands import Cancel, Reprioritise
@@ -165,8 +166,9 @@ def queue(house: HouseDep, who: Caller) -> Response:
     view = house.service.view()
     waiting, active = view.queue(), view.active()
     if house.settings.private:
-        waiting = [run for run in waiting if house.may_see(who, run)]
-        active = [run for run in active if house.may_see(who, run)]
+        only_own = house.only_own(who)
+        waiting = [as_seen(run, only_own) for run in waiting if house.may_see(who, run)]
+        active = [as_seen(run, only_own) for run in active if house.may_see(who, run)]
     rest = {
         "statistics": statistics_of(house.service.tally(), house.settings.queue_capacity),
         "paused": view.paused,
@@ -182,7 +184,7 @@ def job(house: HouseDep, who: Caller, job_id: str) -> Json:
         run = seen(house, who, job_id)
     except NotFound:
         raise NotFound(f"Job {job_id[:100]} not found", "job_id") from None
-    return Json({**job_of(run), "queue_position": house.service.position(run.id)})
+    return Json({**job_of(as_seen(run, house.only_own(who))), "queue_position": house.service.position(run.id)})
 
 
 @router.delete(
@@ -196,7 +198,12 @@ async def cancel(house: HouseDep, who: Caller, job_id: str, now: Now = False, dr
         run: Run = await act(house, who, Cancel(job_id, grace_s=asked_grace(now)), dry_run)
     except (NotFound, Conflict):
         raise NotFound(f"Job {job_id[:100]} not found or cannot be canceled", "job_id") from None
-    answer = {"success": True, "message": f"Job {run.id} canceled", "job": job_of(run), **ending_of(house, run)}
+    answer = {
+        "success": True,
+        "message": f"Job {run.id} canceled",
+        "job": job_of(as_seen(run, house.only_own(who))),
+        **ending_of(house, run),
+    }
     return Json(marked(answer, dry_run))
 
 
@@ -207,7 +214,7 @@ async def move(house: HouseDep, who: Caller, job_id: str, body: NewPriority, dry
         run: Run = await act(house, who, Reprioritise(job_id, body.priority, held_too=False), dry_run)
     except (NotFound, Conflict):
         raise NotFound(f"Job {job_id[:100]} not found or not queued", "job_id") from None
-    return Json(marked({"success": True, "job": job_of(run)}, dry_run))
+    return Json(marked({"success": True, "job": job_of(as_seen(run, house.only_own(who)))}, dry_run))
 
 
 async def _must_be_visible(house: House, who: Principal, job_id: str) -> None:

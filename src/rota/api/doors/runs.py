@@ -68,7 +68,7 @@ def list_runs(
     found = house.service.runs(which)
     page = found[:limit]
     headers = {"X-Next-Cursor": str(page[-1].seq)} if len(found) > limit else None
-    renderer = Renderer(house)
+    renderer = Renderer(house, who)
     return Json([renderer.run(run) for run in page], headers=headers)
 
 
@@ -99,7 +99,7 @@ async def create_run(
         group, chat = sweep.id, sweep.body.get("chat_session_id")
     run = await act(house, who, submit_run(house, who, by, asked, group=group, chat=chat, key=key), dry_run)
     note = note_of(house, run) if run.spec.reservation else ""
-    made = {**Renderer(house).run(run), **({"note": note} if note else {}), **_suggested(house, run)}
+    made = {**Renderer(house, who).run(run), **({"note": note} if note else {}), **_suggested(house, run)}
     return Json(marked({**made, **warnings(house, run.spec.request)}, dry_run, ignored))
 
 
@@ -145,4 +145,4 @@ async def change_run(house: HouseDep, who: Caller, run_id: RunId, asked: Change,
         workdir=None if asked.workdir is None else os.path.join(house.workdir, asked.workdir),
     )
     run = await act(house, who, edit, dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run))
+    return Json(marked(Renderer(house, who).run(run), dry_run))

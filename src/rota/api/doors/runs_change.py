@@ -77,7 +77,7 @@ async def _change(
 )
 async def queue_run(house: HouseDep, who: Caller, run_id: RunId, dry_run: DryRun = False) -> Json:
     run = await _change(house, who, Release(run_id), dry_run, allowed=READY, refusal="Run is not ready")
-    return Json(marked({"message": "Run queued", **Renderer(house).run(run)}, dry_run))
+    return Json(marked({"message": "Run queued", **Renderer(house, who).run(run)}, dry_run))
 
 
 @router.post(
@@ -160,7 +160,7 @@ async def rerun_run(
         key=key or "",
     )
     run = await act(house, who, command, dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run, ignored))
+    return Json(marked(Renderer(house, who).run(run), dry_run, ignored))
 
 
 @router.post(
@@ -180,7 +180,7 @@ async def unarchive_run(house: HouseDep, who: Caller, run_id: RunId, dry_run: Dr
 async def _archive(house: House, who: Principal, command: Archive, message: str, dry_run: bool) -> Json:
     await look_up(house, who, seen, house, who, command.run_id)
     run = await act(house, who, command, dry_run)
-    return Json(marked({"message": message, "run": Renderer(house).run(run)}, dry_run))
+    return Json(marked({"message": message, "run": Renderer(house, who).run(run)}, dry_run))
 
 
 class Status(Body):
@@ -272,4 +272,4 @@ async def prioritise(house: HouseDep, who: Caller, run_id: RunId, asked: NewPrio
 async def _plain(house: House, who: Principal, command: Any, dry_run: bool) -> Json:
     await look_up(house, who, seen, house, who, command.run_id)
     run = await act(house, who, command, dry_run)
-    return Json(marked(Renderer(house).run(run), dry_run))
+    return Json(marked(Renderer(house, who).run(run), dry_run))

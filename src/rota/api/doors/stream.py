@@ -7,7 +7,7 @@ knows where to go on all the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Annotated
 
@@ -20,7 +20,7 @@ from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep
 from rota.api.faults import faults
 from rota.api.house import House
-from rota.api.hub import MAX_WATCHERS, Batch, Behind, Told, TooMany
+from rota.api.hub import MAX_WATCHERS, Batch, Behind, Pieces, TooMany
 from rota.api.patient import SEND_WITHIN_S, Patient
 from rota.api.router import Router
 from rota.app.authz import Principal
@@ -84,20 +84,20 @@ async def _sse(house: House, who: Principal, party: str, after: int | None) -> A
         yield b"event: dropped\ndata: {}\n\n"  # the client comes back with the id it has
 
 
-def _seen(house: House, who: Principal, some: Batch, write: Callable[[Iterable[Told]], bytes]) -> bytes:
+def _seen(house: House, who: Principal, some: Batch, write: Callable[[Pieces], bytes]) -> bytes:
     """Write what this watcher may see; what all may see is written once for all."""
     if not house.only_own(who):
         return some.once(write)
-    return write(told for told in some if house.may_see_of(who, told.owner))
+    return write((told.seq, told.own) for told in some if house.may_see_of(who, told.owner))
 
 
-def _as_sse(events: Iterable[Told]) -> bytes:
-    return b"".join([b"id: %d\ndata: %b\n\n" % (told.seq, told.text) for told in events])
+def _as_sse(events: Pieces) -> bytes:
+    return b"".join([b"id: %d\ndata: %b\n\n" % piece for piece in events])
 
 
-def _as_frames(events: Iterable[Told]) -> bytes:
+def _as_frames(events: Pieces) -> bytes:
     """A message of a WebSocket for each."""
-    return b"".join([Frame(Opcode.TEXT, told.text).serialize(mask=False) for told in events])
+    return b"".join([Frame(Opcode.TEXT, text).serialize(mask=False) for _, text in events])
 
 
 @router.websocket("/ws")

@@ -155,7 +155,7 @@ async def add_run(
     sweep = await look_up(house, who, sweep_for, house, who, sweep_id, change=True)
     chat = sweep.body["chat_session_id"]
     run = await act(house, who, submit_run(house, who, by, asked, group=sweep.id, chat=chat, key=key), dry_run)
-    made = {**Renderer(house).run(run), **warnings(house, run.spec.request)}
+    made = {**Renderer(house, who).run(run), **warnings(house, run.spec.request)}
     return Json(marked(made, dry_run, ignored))
 
 

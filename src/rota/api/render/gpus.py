@@ -16,14 +16,13 @@ from pydantic import BaseModel, Field
 
 from rota.api.house import House
 from rota.api.render.limits import enforced
+from rota.api.render.unnamed import HIDDEN
 from rota.app.authz import Principal
 from rota.app.views import View
 from rota.core.node import Gpu, Node
 from rota.core.reservation import Reservation
 from rota.core.resources import bits, gpu_count
 from rota.core.run import Run
-
-HIDDEN = "hidden"  # the name of a holder whom the caller may not see
 
 
 class ReservedFor(BaseModel):

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from rota.api.house import House
-from rota.api.render.gpus import HIDDEN
+from rota.api.render.unnamed import HIDDEN
 from rota.app.authz import Principal
 from rota.core.overdue import Overdue
 from rota.core.run import Run
@@ -28,8 +28,23 @@ def without(text: str, run: Run) -> str:
     return named.replace(run.id, "another run")
 
 
+def hidden_reservations(house: House, who: Principal) -> list[str]:
+    """Return the ids of what others have reserved and the caller may not see."""
+    if not house.only_own(who):
+        return []
+    kept = house.service.view().reservations
+    return [one.id for one in kept if not (house.may_see_of(who, one.user) or who.owner in one.users)]
+
+
+def without_ids(text: str, ids: Iterable[str]) -> str:
+    for one in ids:
+        text = text.replace(one, HIDDEN)
+    return text
+
+
 def overdue_of(house: House, who: Principal, found: Iterable[tuple[Run, Overdue]]) -> list[dict[str, Any]]:
     """Return the fields of `OverdueShape`; a run that the caller may not see stays, without its name."""
+    kept = hidden_reservations(house, who)
     answer = []
     for run, late in found:
         mine = house.may_see(who, run)
@@ -39,7 +54,7 @@ def overdue_of(house: House, who: Principal, found: Iterable[tuple[Run, Overdue]
                 "user": late.user if mine else HIDDEN,
                 "since": late.since,
                 "until": late.until,
-                "text": late.text if mine else without(late.text, run),
+                "text": without_ids(late.text if mine else without(late.text, run), kept),
             }
         )
     return answer

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rota.api.house import House
-from rota.api.render.gpus import HIDDEN
 from rota.api.render.overdue import OverdueShape, overdue_of
+from rota.api.render.unnamed import HIDDEN
 from rota.api.render.words import gpu_names
 from rota.app.authz import Principal
 from rota.app.reserve import said

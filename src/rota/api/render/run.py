@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from rota.api.dry import IGNORED
 from rota.api.house import House
+from rota.api.render.unnamed import as_seen
 from rota.api.render.words import (
     RUN_WORDS,
     began,
@@ -21,6 +22,7 @@ from rota.api.render.words import (
     simulated,
     started_at,
 )
+from rota.app.authz import Principal
 from rota.core import codec
 from rota.core.argv import command_of
 from rota.core.ids import attempt_id
@@ -113,12 +115,14 @@ class MadeRun(RunShape):
 class Renderer:
     """For one answer: what is the same for all runs in it is looked up once."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: House, who: Principal) -> None:
+        self._only_own = house.only_own(who)
         self._simulated = simulated(house.service.nodes())
         self._checkpoints = house.settings.data_dir.expanduser().absolute() / "checkpoints"
 
     def run(self, run: Run, past: Sequence[PastAttempt] | None = None) -> dict[str, Any]:
         """`past`: every attempt that ended, where more is known than the newest few."""
+        run = as_seen(run, self._only_own)
         spec, labels = run.spec, run.spec.labels
         placement = run.attempt.placement if run.attempt is not None else ()
         launched = run.attempts_made > 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from rota.api.house import House
 from rota.api.render.links import TAIL_BYTES, in_workdir
-from rota.api.render.overdue import overdue_of, without
+from rota.api.render.overdue import hidden_reservations, overdue_of, without, without_ids
 from rota.api.render.reservation import note_of
 from rota.api.render.run import Renderer
 from rota.api.render.series import charts
@@ -38,7 +38,7 @@ NOT_KNOWN_YET: Mapping[str, Any] = {
 
 def whole(house: House, who: Principal, run: Run) -> dict[str, Any]:
     service = house.service
-    answer = Renderer(house).run(run, service.attempts(run.id))
+    answer = Renderer(house, who).run(run, service.attempts(run.id))
     answer["env_names"] = sorted(run.spec.env)
     if house.may_see_secrets(who, run):
         answer["env"] = dict(run.spec.env)
@@ -75,10 +75,10 @@ def why_it_waits(house: House, who: Principal, run: Run) -> dict[str, Any]:
 
 
 def waiting(house: House, who: Principal, explanation: Explanation, eta: float | None) -> dict[str, Any]:
-    hidden = _hidden(house, who, explanation)
+    hidden, kept = _hidden(house, who, explanation), hidden_reservations(house, who)
 
     def told(text: str) -> str:
-        return _without(text, hidden)
+        return without_ids(_without(text, hidden), kept)
 
     return {
         "reasons": [
@@ -98,7 +98,8 @@ def waiting(house: House, who: Principal, explanation: Explanation, eta: float |
 
 def hiding(house: House, who: Principal, run_id: str, text: str) -> str:
     """A text about a run, without naming runs that are not this caller's to see."""
-    return _without(text, _hidden(house, who, house.service.explain(run_id))) if text else ""
+    hidden = _hidden(house, who, house.service.explain(run_id))
+    return without_ids(_without(text, hidden), hidden_reservations(house, who)) if text else ""
 
 
 def overdue_before(house: House, who: Principal, run: Run) -> list[dict[str, Any]]:
