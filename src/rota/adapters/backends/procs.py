@@ -59,29 +59,29 @@ def time_awake() -> float:
 
 def start_time(pid: int | str) -> int | None:
     """Field 22 of /proc/<pid>/stat, in clock ticks since boot; None when there is no such process or it is a zombie."""
-    stat = _stat(pid)
+    stat = fields(pid)
     return None if stat is None or _is_dead(stat) else int(stat[19])
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal, or what traces it, keeps a process from running."""
-    stat = _stat(pid)
+    stat = fields(pid)
     return stat is not None and stat[0] in (b"T", b"t")
 
 
 def waits_in_kernel(pid: int) -> bool:
     """Whether a process waits for something that no signal but SIGKILL, or none at all, can interrupt."""
-    stat = _stat(pid)
+    stat = fields(pid)
     return stat is not None and stat[0] == b"D"
 
 
 def is_kernel_thread(pid: int) -> bool:
-    stat = _stat(pid)
+    stat = fields(pid)
     return stat is not None and bool(int(stat[6]) & PF_KTHREAD)
 
 
 def parent(pid: int) -> int | None:
-    stat = _stat(pid)
+    stat = fields(pid)
     return None if stat is None else int(stat[1])
 
 
@@ -212,12 +212,12 @@ def environment(pid: int, longest: int) -> Iterator[bytes]:
 def _with_memory(pid: int) -> str:
     """Return where below /proc to read what is in the memory of a process. A first thread that has ended has no memory
     any more; the other threads have it as long as one of them runs."""
-    stat = _stat(pid)
+    stat = fields(pid)
     if stat is None or stat[0] != b"Z" or _is_dead(stat):
         return str(pid)
     threads = (f"{pid}/task/{name}" for name in os.listdir(f"/proc/{pid}/task")[:MAX_THREADS] if name != str(pid))
     # field 23, the size of the memory, is 0 for a thread that has ended
-    return next((each for each in threads if (seen := _stat(each)) is not None and int(seen[20])), str(pid))
+    return next((each for each in threads if (seen := fields(each)) is not None and int(seen[20])), str(pid))
 
 
 def caught(pid: int) -> int:
@@ -251,7 +251,7 @@ class Origin:
 
 
 def origin(pid: int) -> Origin | None:
-    stat = _stat(pid)
+    stat = fields(pid)
     return None if stat is None else Origin(stat)
 
 
@@ -318,8 +318,8 @@ def _is_dead(stat: list[bytes]) -> bool:
     return stat[0] in (b"Z", b"X") and int(stat[17]) <= 1
 
 
-def _stat(pid: int | str) -> list[bytes] | None:
-    """Fields of /proc/<pid>/stat from the third (state) on; the second, the command, may contain anything."""
+def fields(pid: int | str) -> list[bytes] | None:
+    """Return the fields of /proc/<pid>/stat from the third (state) on; the second, the command, may be anything."""
     text = _stat_text(pid)
     return None if text is None else text[text.rindex(b")") + 2 :].split()
 

@@ -23,7 +23,7 @@ import os
 import select
 import signal
 
-from rota.adapters.backends import confine, heard, procs, records, task, tracers
+from rota.adapters.backends import confine, heard, procs, records, spent, task, tracers
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.logfile import LogFile
@@ -48,6 +48,7 @@ FAR = float("inf")
 SHORT_MESSAGE = 500  # characters; any of them fit into a spare record
 RECORD_RETRY_S = 600.0
 KILL_AGAIN_S = 0.05
+SPENT_S = 2.0  # that nothing but spent processes must be left; tracers, which can be ended, are looked for before
 MAX_FAILED = 20  # notes of what could not be done
 REAP_MOST = 256  # a job can make dead children faster than they are collected: the clock must be looked at as well
 
@@ -105,6 +106,10 @@ class Shim:
         self.left_over = self.left_by_all = 0  # bytes of shared memory that it, and ended runs before it, left behind
         self.tracers_at: float | None = None  # by time_awake: when to look at what traces those that outlive SIGKILL
         self.tracers: set[str] = set()  # what was said of them
+        self.collected = 0  # dead children
+        self.spent: tuple[frozenset[tuple[int, int]], int] | None = None  # all that is left, and how many ended before
+        self.over_at = FAR  # by time_awake: when nothing else has been left for long enough
+        self.over = False  # nothing is left but spent processes, which somebody else keeps
         self.failed: set[str] = set()  # what could not be done, as noted
 
     def run(self) -> None:
@@ -327,7 +332,7 @@ class Shim:
         look_at = begun + 0.25
         while True:
             self._reap()
-            if not self.tasks:
+            if not self.tasks or self.over:
                 return
             now = procs.boottime()
             self._check_deadlines(now)
@@ -366,6 +371,7 @@ class Shim:
                 signum = os.WSTOPSIG(status)
                 task.detach(pid, 0 if signum == signal.SIGTRAP else signum)
                 continue
+            self.collected += 1
             if self.tasks.pop(pid, None) is not None and status != 0 and self.failure is None:
                 self.failure = status
                 if self.tasks and self.kill_at is None:
@@ -459,7 +465,9 @@ class Shim:
             except OSError as error:
                 self._note(f"cgroup kill: {error}")
         try:
-            self._end_tracers(heard.kill_all())
+            left = heard.kill_all()
+            self._end_tracers(left)
+            self._look_at_spent(left)
         except Exception as error:  # noqa: BLE001 - as in _end; what is not found now is looked for again
             self._note_failed("find what is left of it", error)
             self._kill_leaders()
@@ -486,10 +494,26 @@ class Shim:
                 self._note(text)
                 self._say(text)
 
+    def _look_at_spent(self, left: list[int]) -> None:
+        """Note when nothing but the same spent processes has been left for SPENT_S. A process that ends between two
+        looks begins the time anew: one that forks and ends again and again could hide from a look, but leaves dead
+        ones to us."""
+        found = spent.left(self.uid) if left and all(map(spent.is_spent, left)) else frozenset()
+        if not found:
+            self.spent, self.over_at = None, FAR
+            return
+        if (seen := (found, self.collected)) != self.spent:
+            self.spent, self.over_at = seen, procs.time_awake() + SPENT_S
+        elif procs.time_awake() >= self.over_at:
+            self.over = True
+            pids = ", ".join(str(pid) for pid, _ in sorted(found))
+            self._note(f"dead, and kept from being reaped by processes outside the run: {pids}"[:SHORT_MESSAGE])
+
     def _extinguish(self) -> None:
-        """Return only when no process of the attempt is left: we are the subreaper of all that it ever forked."""
+        """Return only when no process of the attempt is left that could run: we are the subreaper of all that it ever
+        forked."""
         pause, kill_at = 0.001, 0.0
-        while self._reap():
+        while self._reap() and not self.over:
             if not self.unreaped or procs.time_awake() >= kill_at:
                 kill_at = self._kill_all()
             signal.sigtimedwait((signal.SIGCHLD,), 0.0 if self.unreaped else pause)
@@ -534,6 +558,8 @@ class Shim:
         signum: int | None = None
         message = ""
         cause = self.cause or "exited"
+        if self.failure is None and self.tasks:
+            self.failure = signal.SIGKILL  # as wait tells it: what is left of them was killed, and is not ours to reap
         if self.failure is not None:
             result = os.waitstatus_to_exitcode(self.failure)
             code, signum = (result, None) if result >= 0 else (None, -result)

@@ -1,0 +1,179 @@
+"""What somebody outside keeps of a killed attempt, a number in the process table, does not keep its GPUs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.adapters.backends import procs, spent
+from rota.adapters.backends.leases import LeaseBackend
+from rota.adapters.backends.local import LocalBackend
+from rota.adapters.processes import LinuxProcesses
+from rota.app.later import Later
+from rota.app.ports import LaunchOrder, StopOrder
+from rota.core.run import Cause
+from tests.backends.contract import Reports
+from tests.backends.helpers import LocalRig, descendants, wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a pid namespace")
+
+# argv: how many pid namespaces to make, each inside the one before
+NESTS = """
+import ctypes, os, sys, time
+for _ in range(int(sys.argv[1])):
+    if ctypes.CDLL(None).unshare(0x20000000):
+        os.write(1, b"refused\\n")
+        sys.exit(1)
+    if os.fork():
+        break
+else:
+    os.write(1, b"ready\\n")
+while True:
+    time.sleep(1000)
+"""
+# argv: a process whose pid namespace to enter, and whether what it starts there ends, or is kept on its way out
+ENTERS = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+space = os.open(f"/proc/{sys.argv[1]}/ns/pid", os.O_RDONLY)
+if libc.setns(space, 0x20000000):
+    sys.exit("refused")
+child = os.fork()
+if child == 0:
+    while sys.argv[2] == "traced":
+        time.sleep(1000)
+    os._exit(0)
+if sys.argv[2] == "traced" and libc.ptrace(0x4206, child, None, ctypes.c_void_p(0x40)):  # stops at its exit
+    sys.exit("refused")
+print(child, flush=True)
+time.sleep(1000)
+"""
+Enter = Callable[[int, str], tuple[subprocess.Popen[str], int]]
+
+
+@pytest.fixture
+def enter() -> Iterator[Enter]:
+    """Begin a process outside that keeps another one, which is in the pid namespace of the one given."""
+    made: list[subprocess.Popen[str]] = []
+
+    def begin(pid: int, how: str) -> tuple[subprocess.Popen[str], int]:
+        argv = [sys.executable, "-ISc", ENTERS, str(pid), how]
+        made.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/"))
+        stdout = made[-1].stdout
+        assert stdout is not None
+        return made[-1], int(stdout.readline())
+
+    yield begin
+    for each in made:
+        each.kill()
+        each.communicate()
+
+
+def nested(rig: LocalRig, backend: LocalBackend, reports: Reports, depth: int) -> tuple[LaunchOrder, list[int]]:
+    """A run in so many namespaces; its processes, the innermost last."""
+    order = rig.order("succeed", argv=(sys.executable, "-ISc", NESTS, str(depth)))
+    backend.launch(order)
+    task = rig.start_of(reports, order).pid
+    said = wait_for(lambda: backend.read_log(order.attempt_id, 0, 100).content, "its namespaces")
+    if said != b"ready\n":
+        pytest.skip("this machine lets nobody make a pid namespace")
+    return order, [task, *descendants(task)]
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_zombie_that_is_kept_in_its_pid_namespace_does_not_hold_the_end_of_a_run(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, enter: Enter, depth: int
+) -> None:
+    order, family = nested(rig, backend, reports, depth)
+    keeper, zombie = enter(family[-1], "ends")
+    wait_for(lambda: procs.start_time(zombie) is None, "the zombie")
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0))
+    end = rig.end_of(reports, order)
+    assert (end.cause, end.signal) == (Cause.CANCELLED, signal.SIGKILL)
+    assert keeper.poll() is None, "nobody ended what is not the run's"
+    assert str(family[-1]) in rig.path(order.attempt_id, "shim.log").read_text()
+    after = rig.order("succeed")
+    backend.launch(after)
+    assert rig.end_of(reports, after).ok, "and its supervisor is in nobody's way"
+
+
+def test_nor_does_it_hold_the_end_of_one_whose_supervisor_was_killed(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, enter: Enter
+) -> None:
+    order, family = nested(rig, backend, reports, 2)
+    enter(family[-1], "ends")
+    shim = procs.parent(family[0])
+    assert shim is not None
+    os.kill(shim, signal.SIGKILL)
+    assert rig.end_of(reports, order).cause is Cause.LOST
+
+
+def test_a_zombie_that_another_account_traces_does_not_hold_it_either(
+    rig: LocalRig, backend: LocalBackend, reports: Reports
+) -> None:
+    """Such a tracer is named and left alone, and the task itself is the zombie."""
+    order = rig.order("last for ever", account="nobody", workdir="/")
+    backend.launch(order)
+    pid = rig.start_of(reports, order).pid
+    code = "import ctypes, sys, time; print(ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, None), flush=True)"
+    argv = [sys.executable, "-ISc", f"{code}; time.sleep(1000)", str(pid)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as tracer:
+        try:
+            assert tracer.stdout is not None
+            if tracer.stdout.readline() != "0\n":
+                pytest.skip("this machine does not let a process be traced by another")
+            backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0))
+            end = rig.end_of(reports, order)
+            assert (end.cause, end.signal) == (Cause.CANCELLED, signal.SIGKILL)
+            assert tracer.poll() is None
+            assert f"process {tracer.pid} " in rig.path(order.attempt_id, "shim.log").read_text()
+        finally:
+            tracer.kill()
+
+
+def test_who_may_still_hold_something_in_the_namespace_is_waited_for(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, enter: Enter
+) -> None:
+    """It is on its way out as well, but has its files: a process in a call of a driver is like that."""
+    order, family = nested(rig, backend, reports, 2)
+    keeper, kept = enter(family[-1], "traced")
+    assert not any(map(spent.is_spent, family))
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0))
+    wait_for(
+        lambda: all(map(spent.is_spent, family[1:])), "the first processes to wait for the rest of their namespaces"
+    )
+    assert not spent.is_spent(kept)
+    assert not spent.are_all(family[1:], 0) and not spent.are_all(family[1:2], 0)
+    assert reports.exit(order.attempt_id) is None
+    keeper.kill()
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+
+
+def test_the_holder_of_a_lease_that_is_spent_holds_nothing(tmp_path: Path, reports: Reports, enter: Enter) -> None:
+    processes, later = LinuxProcesses(), Later()
+    backend = LeaseBackend(tmp_path, processes, later)
+    backend.open(reports)
+    with subprocess.Popen([sys.executable, "-ISc", NESTS, "1"], stdout=subprocess.PIPE) as outer:
+        try:
+            assert outer.stdout is not None
+            if outer.stdout.readline() != b"ready\n":
+                pytest.skip("this machine lets nobody make a pid namespace")
+            (first,) = descendants(outer.pid)
+            enter(first, "ends")
+            seen = processes.look(first)
+            assert seen is not None
+            order = LaunchOrder("a7c3b6d11f02-1", ("true",), {}, "/", (), holder=seen.holder)
+            backend.launch(order)
+            backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.0))
+            assert wait_for(lambda: reports.exit(order.attempt_id), "its end").cause is Cause.CANCELLED
+        finally:
+            outer.kill()
+            backend.close()
+            later.close()
+            processes.close()
