@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rota.cli import story, workspace
+from rota.cli.connect import note_left_out
 from rota.cli.restore import restored
 from rota.cli.workspace import MAX_DIFF, allowed, checkout, snapshot, without_credentials
 from rota.client.errors import Refused
@@ -126,6 +127,38 @@ def test_a_huge_untracked_file_is_left_out_and_said_to_be(repo):
     (repo / "weights.txt").write_text("w" * (MAX_DIFF + 1))
     found = snapshot(str(repo), [], {})
     assert found["diff"] == "" and found["diff_truncated"] and found["dirty"]
+    assert found["left_out"] == ["weights.txt"]
+
+
+def test_untracked_files_that_cannot_be_recorded_are_named(repo, tmp_path, capsys):
+    dirty(repo)
+    whole = snapshot(str(repo), [], {})
+    assert "left_out" not in whole
+    note_left_out(whole)
+    note_left_out(None)
+    assert capsys.readouterr().err == ""
+    (repo / "binary").write_bytes(b"a\0b")
+    (repo / "latin1.txt").write_bytes(b"caf\xe9\n")
+    (repo / "large.txt").write_text("x\n" * MAX_DIFF)
+    (repo / "nearly.txt").write_text("\n" * (MAX_DIFF - 5000))  # a patch of it is twice as long
+    (repo / "my.token").write_bytes(b"\0")  # secret: left out on purpose, and not told
+    found = snapshot(str(repo), [], {})
+    assert found["left_out"] == ["binary", "large.txt", "latin1.txt", "nearly.txt"]
+    assert found["diff_truncated"] and found["diff"] == whole["diff"], "the rest is recorded, and as it was"
+    with pytest.raises(Refused, match=r"to be kept: binary, large.txt, latin1.txt, nearly.txt; check out the commit"):
+        restored(found, str(repo), str(tmp_path / "again"))
+    note_left_out(found)
+    assert "`rota rerun --restore` will not work for this run: untracked files" in capsys.readouterr().err
+
+
+def test_the_list_of_such_files_is_bounded(repo):
+    for number in range(3 * workspace.MAX_LEFT_OUT):
+        (repo / f"binary{number:03}").write_bytes(b"\0")
+    found = snapshot(str(repo), [], {})
+    assert found["left_out"] == [f"binary{number:03}" for number in range(workspace.MAX_LEFT_OUT)]
+    why = workspace.unrestorable(found)
+    assert why.endswith("binary003, binary004 and at least 95 more")
+    assert workspace.unrestorable({"diff_truncated": True}).startswith("its changes are too large")
 
 
 def test_no_file_is_read_through_a_directory_that_became_a_link(repo, tmp_path):

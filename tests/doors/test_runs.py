@@ -386,10 +386,11 @@ def test_one_ledger_behind_all_doors(server: Server) -> None:
 
 def test_the_code_a_run_came_from(server: Server) -> None:
     workspace = {"commit": "c" * 40, "branch": "main", "dirty": True, "diff": "+x", "env": {"WANDB_PROJECT": "p"}}
+    workspace["left_out"] = ["weights.bin"]
     made = make(server, workspace=workspace)
     kept = server.get(f"/runs/{made['id']}/workspace").ok()
     assert (kept["commit"], kept["branch"], kept["dirty"], kept["diff"]) == ("c" * 40, "main", True, "+x")
-    assert kept["env"] == {"WANDB_PROJECT": "p"}
+    assert (kept["env"], kept["left_out"]) == ({"WANDB_PROJECT": "p"}, ["weights.bin"])
     assert server.get(f"/runs/{make(server)['id']}/workspace").status == 404
 
 

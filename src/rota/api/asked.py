@@ -117,6 +117,7 @@ class Workspace(Body):
     dirty: bool = False
     diff: Annotated[str, Field(max_length=512 * 1024)] = ""
     diff_truncated: bool = False
+    left_out: Annotated[list[Word], Field(max_length=200)] = Field(default_factory=list)
     argv: Annotated[list[Text], Field(max_length=10_000)] = Field(default_factory=list)
     env: Annotated[dict[Word, Text], Field(max_length=200)] = Field(default_factory=dict)
 

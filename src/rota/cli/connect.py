@@ -59,6 +59,15 @@ def note_ignored(answer: Mapping[str, Any]) -> None:
         say(f"note: the server ignored a field that it does not know, {plain(str(text))}")
 
 
+def note_left_out(workspace: Mapping[str, Any] | None) -> None:
+    """Tell which files are not recorded with a run that is submitted: its code cannot be made again."""
+    if workspace and workspace.get("diff_truncated"):
+        from rota.cli.render import plain
+        from rota.cli.workspace import unrestorable
+
+        say(f"note: `rota rerun --restore` will not work for this run: {plain(unrestorable(workspace))}")
+
+
 def emit(value: Any) -> None:
     """The one JSON value on stdout."""
     import json

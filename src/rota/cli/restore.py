@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rota.cli.git import GIT, careful, sealed
+from rota.cli.workspace import unrestorable
 from rota.client.errors import Refused
 
 PATIENCE_S = 120.0
@@ -26,8 +27,8 @@ def restored(workspace: Mapping[str, Any], workdir: str, target: str, dry_run: b
         raise _refusal("it was not submitted from a git commit")
     if workspace.get("dirty") and "diff" not in workspace:
         raise _refusal("changes that were not committed are shown to its owner and admins only")
-    if workspace.get("diff_truncated"):
-        raise _refusal("its changes were too large, or no text, to be kept whole; check out the commit by hand")
+    if why := unrestorable(workspace):
+        raise _refusal(f"{why}; check out the commit by hand")
     if not os.path.exists(os.path.join(root, ".git")):
         raise _refusal(f"its checkout {root} is not on this machine")
     if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):

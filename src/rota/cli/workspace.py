@@ -16,6 +16,8 @@ MAX_DIFF = 256 * 1024
 MAX_WORD = 500  # characters of a path, a branch, a remote
 MAX_VALUE = 1000
 MAX_NAMES = 200
+MAX_LEFT_OUT = 100  # names of files that could not be recorded
+SHOWN_LEFT_OUT = 5
 PATIENCE_S = 2.0
 ALLOWED = (
     "CUDA", "NCCL", "OMP_", "MKL_", "PYTHON", "CONDA_", "TORCH", "XLA_", "JAX_", "VIRTUAL_ENV", "WANDB_PROJECT",
@@ -82,10 +84,25 @@ def _from_git(root: str) -> dict[str, Any]:
     remote = checkout.config.get("remote.origin.url")
     if remote:
         found["remote"] = without_credentials(_sendable(remote).strip())[:MAX_WORD]
-    text, whole = patch(root, diff, untracked)
+    text, whole, left_out = patch(root, diff, untracked)
     found["diff"] = text
     found["diff_truncated"] = not whole
+    if left_out:
+        found["left_out"] = [_sendable(name)[:MAX_WORD] for name in left_out]
     return found
+
+
+def unrestorable(workspace: Mapping[str, Any]) -> str:
+    """Return why the code of a run cannot be made again, with the files that were not recorded; "" = it can."""
+    if not workspace.get("diff_truncated"):
+        return ""
+    names = [str(name) for name in workspace.get("left_out") or ()]
+    if not names:
+        return "its changes are too large, or no text, to be kept whole"
+    shown = ", ".join(names[:SHOWN_LEFT_OUT])
+    least = "at least " if len(names) >= MAX_LEFT_OUT else ""
+    more = f" and {least}{len(names) - SHOWN_LEFT_OUT} more" if len(names) > SHOWN_LEFT_OUT else ""
+    return f"untracked files are too large, or no text, to be kept: {shown}{more}"
 
 
 def read_status(data: bytes) -> tuple[str, str, bool, list[str]]:
@@ -104,19 +121,22 @@ def read_status(data: bytes) -> tuple[str, str, bool, list[str]]:
     return commit, _sendable(branch), changed, untracked
 
 
-def patch(root: str, diff: bytes | None, untracked: Sequence[str]) -> tuple[str, bool]:
-    """What was not committed, as one patch; and whether it is all of it."""
+def patch(root: str, diff: bytes | None, untracked: Sequence[str]) -> tuple[str, bool, list[str]]:
+    """Return what was not committed as one patch, whether it is all of it, and the first untracked files that it does
+    not hold, apart from secret ones."""
     pieces: list[bytes] = []
+    left_out: list[str] = []
     whole = diff is not None
     pieces += _files_of(diff or b"")
     left = MAX_DIFF - sum(map(len, pieces))
     for name in untracked:
-        if left <= 0:
-            whole = False
+        if len(left_out) >= MAX_LEFT_OUT and left <= 0:
             break
-        made = new_file(root, name, left)
-        if made is None:
-            whole = whole and not _is_plain(root, name)
+        made = new_file(root, name, left) if left > 0 else None
+        if made is None or len(made) > left:
+            if _is_plain(root, name):
+                whole = False
+                left_out += [name] if len(left_out) < MAX_LEFT_OUT else []
             continue
         pieces.append(made)
         left -= len(made)
@@ -124,9 +144,9 @@ def patch(root: str, diff: bytes | None, untracked: Sequence[str]) -> tuple[str,
     if len(data) > MAX_DIFF:
         data, whole = data[:MAX_DIFF], False
     try:
-        return data.decode("utf-8"), whole
+        return data.decode("utf-8"), whole, left_out
     except UnicodeDecodeError:
-        return data.decode("utf-8", "replace"), False
+        return data.decode("utf-8", "replace"), False, left_out
 
 
 def _files_of(diff: bytes) -> Iterator[bytes]:
@@ -151,7 +171,7 @@ def new_file(root: str, name: str, room: int) -> bytes | None:
             content = file.read(room + 1)
     except OSError:
         return None
-    if b"\0" in content or len(content) > room:
+    if not _is_text(content) or len(content) > room:
         return None
     mode = b"100755" if facts.st_mode & 0o100 else b"100644"
     head = b"diff --git %b %b\nnew file mode %b\n" % (quoted("a/" + name), quoted("b/" + name), mode)
@@ -163,6 +183,13 @@ def new_file(root: str, name: str, room: int) -> bytes | None:
     body = b"".join(b"+" + line + b"\n" for line in lines)
     body += b"" if ends else b"\\ No newline at end of file\n"
     return head + b"--- /dev/null\n+++ %b\n@@ -0,0 +1,%d @@\n" % (quoted("b/" + name), len(lines)) + body
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        return "\0" not in content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
 
 
 def _opened(root: str, name: str) -> int:

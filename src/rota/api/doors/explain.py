@@ -75,6 +75,9 @@ class WorkspaceShape(BaseModel):
     branch: str
     dirty: bool
     diff: str | None = Field(None, description="What was not committed; absent for others than owner and admins.")
+    left_out: list[str] | None = Field(
+        None, description="Untracked files, the first 100, that `diff` does not hold: too large, or no text. As `diff`."
+    )
 
 
 @router.get("/runs/{run_id}/explain", summary="Why it waits", responses={200: {"model": Explained}, **faults(404)})
@@ -134,7 +137,7 @@ def _eta(house: House, who: Principal, run_id: str) -> Json:
 )
 def workspace(house: HouseDep, who: Caller, run_id: RunId) -> Json:
     """Commit, branch and whether there were changes. The changes themselves and values of variables are for the run's
-    owner, with the own agents, and for admins: other callers get neither `diff` nor `env`."""
+    owner, with the own agents, and for admins: other callers get none of `diff`, `left_out` and `env`."""
     run = seen(house, who, run_id)
     record = house.service.record("workspace", run_id)
     if record is None:
@@ -145,5 +148,6 @@ def workspace(house: HouseDep, who: Caller, run_id: RunId) -> Json:
     if house.may_see_secrets(who, run):
         body["env"] = env
     else:
+        body.pop("left_out", None)
         body.pop("diff", None)  # may hold anything of the checkout: keys, unpublished work, names of files
     return Json(body)

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli import stopping
-from rota.cli.connect import connect, dry_option, emit, full_id, json_option, leave, note_ignored, say, server_option
+from rota.cli.connect import (
+    connect,
+    dry_option,
+    emit,
+    full_id,
+    json_option,
+    leave,
+    note_ignored,
+    note_left_out,
+    say,
+    server_option,
+)
 from rota.cli.environment import mask
 from rota.cli.render import plain
 from rota.cli.stopping import stopping_options
@@ -73,6 +84,7 @@ def command(command: tuple[str, ...], line: str, server: str, **options: Any) ->
         call = calls.submit(line or command, name=options["name"], held=held, dry_run=dry_run, inherit=False, **fields)
         run = client.do(calls.raw(call))  # as it came: nothing is loaded that is not needed
         note_ignored(run)
+        note_left_out(fields.get("workspace"))
         run_id = str(run.get("id"))
         staying = (options["wait"] or options["follow"]) and not dry_run
         if options["as_json"]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rota.cli import stopping
-from rota.cli.connect import connect, dry_option, emit, json_option, note_ignored, server_option
+from rota.cli.connect import connect, dry_option, emit, json_option, note_ignored, note_left_out, server_option
 from rota.cli.render import plain
 from rota.cli.stopping import stopping_options
 from rota.cli.values import Duration, Priority, Where, export_option, parameter, surroundings
@@ -77,6 +77,7 @@ def command(name: str, base_command: str, params: tuple[str, ...], server: str, 
             **fields,
         )
         note_ignored(sweep.raw)
+        note_left_out(fields.get("workspace"))
         if options["parallel"] and not options["held"] and not options["dry_run"]:
             client.start_sweep(sweep.id, parallel=options["parallel"])
             sweep = client.sweep(sweep.id)
