@@ -42,6 +42,15 @@ def test_the_numbers_add_up(server: Server) -> None:
     assert (found["free_gpus"], found["total_gpus"]) == (14, 16)
 
 
+def test_a_run_that_is_only_reported_from_elsewhere_takes_no_place(make_server: Callable[..., Server]) -> None:
+    server = make_server(nodes=1, gpus=1)
+    made = [server.post("/runs", {"name": f"run {n}", "command": "true"}).ok()["id"] for n in range(2)]
+    server.post(f"/runs/{made[0]}/status", {"status": "running"}).ok()
+    found = server.get("/capacity").ok()
+    assert (found["g"], found["r"], found["q"], found["max_new_runs"]) == (1, 0, 1, 1)
+    assert (found["running"], found["free_gpus"]) == (0, 1)
+
+
 def test_what_is_said_by_hand_is_advice_and_the_ledger_decides(make_server: Callable[..., Server]) -> None:
     server = make_server(nodes=1, gpus=1)
     server.post("/cluster", {"type": "slurm", "gpu_count": 4}).ok()

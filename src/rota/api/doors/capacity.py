@@ -22,7 +22,9 @@ GUESS = {"slurm": 4}  # of a cluster's GPUs where nobody has counted them; 1 els
 
 class Capacity(BaseModel):
     g: int = Field(description="How many runs can make use of this cluster at a time.")
-    r: int = Field(description="Runs that are running or being launched.")
+    r: int = Field(
+        description="Runs that are running or being launched here. One that is only reported holds nothing here."
+    )
     q: int = Field(description="Runs that are ready or queued.")
     max_new_runs: int = Field(
         description="How many of those that are ready or queued already to let go now, counted as if each run had one "
@@ -53,7 +55,8 @@ def capacity(house: HouseDep, who: Caller, request: Request) -> Json:
     cluster = survey_of(request).cluster(house, house.service.record(KIND, MANUAL))
     count, view = house.service.tally().counts, house.service.view()
     ready, queued = count.get(RunState.HELD, 0), count.get(RunState.QUEUED, 0)
-    running = count.get(RunState.STARTING, 0) + count.get(RunState.RUNNING, 0)
+    # The tally counts runs that are only reported from elsewhere, too: those hold no GPU of this cluster.
+    running = sum(run.archived_at is None and not run.is_elsewhere for run in view.active())
     g, q = places(cluster["type"], cluster["gpu_count"]), ready + queued
     return Json(
         {
