@@ -253,6 +253,20 @@ def test_stop_queue_and_their_refusals(server: Server) -> None:
         assert (answer.status, answer.json) == (404, {"detail": "Run not found"}), path
 
 
+def test_put_says_which_fields_it_does_not_change(common: Server) -> None:
+    run_id = common.post("/runs", {"name": "a", "command": "true"}).ok()["id"]
+    sent = {"name": "better", "gpu_count": 4, "cwd": "/tmp"}
+    refused = common.put(f"/runs/{run_id}?strict=true", sent)
+    assert refused.status == 422
+    assert [fault["loc"] for fault in refused.json["detail"]] == [["body", "cwd"], ["body", "gpu_count"]]
+    assert common.get(f"/runs/{run_id}").ok()["name"] == "a", "nothing was changed"
+    changed = common.put(f"/runs/{run_id}", sent).ok()
+    assert (changed["name"], changed["gpu_count"]) == ("better", 1)
+    cwd, gpus = changed["ignored"]
+    assert (cwd, gpus.partition(":")[0]) == ("cwd: did you mean workdir?", "gpu_count")
+    assert "ignored" not in common.put(f"/runs/{run_id}", {"name": "best"}).ok()
+
+
 def test_put_changes_what_may_be_changed(server: Server) -> None:
     run_id = make(server)["id"]
     changed = server.put(f"/runs/{run_id}", {"name": "better", "command": "exec sleep 99999", "workdir": "/tmp"}).ok()

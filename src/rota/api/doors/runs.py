@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body, Text
+from rota.api.asked import Making, Text
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
@@ -23,7 +23,7 @@ from rota.api.lookups import look_up
 from rota.api.newrun import NewRun, submit_run
 from rota.api.render.limits import warnings
 from rota.api.render.reservation import note_of
-from rota.api.render.run import MadeRun, Renderer, RunShape
+from rota.api.render.run import ChangedRun, MadeRun, Renderer, RunShape
 from rota.api.render.whole import NOT_KNOWN_YET, from_log, whole, why_it_waits
 from rota.api.render.words import RUN_WORDS
 from rota.api.router import Router
@@ -121,7 +121,7 @@ async def get_run(house: HouseDep, who: Caller, run_id: RunId, request: Request)
     return Json({**answer, **found, "wandb_dir": answer["wandb_dir"] or found["wandb_dir"]})
 
 
-class Change(Body):
+class Change(Making):
     name: Annotated[str, Field(max_length=500)] | None = None
     command: Text | None = None
     workdir: Annotated[str, Field(max_length=4096)] | None = None
@@ -130,11 +130,15 @@ class Change(Body):
 @router.put(
     "/runs/{run_id}",
     summary="Change a run's name, command or directory",
-    responses={200: {"model": RunShape}, **faults(400, 404, 409)},
+    responses={200: {"model": ChangedRun}, **faults(400, 404, 409)},
 )
-async def change_run(house: HouseDep, who: Caller, run_id: RunId, asked: Change, dry_run: DryRun = False) -> Json:
+async def change_run(
+    house: HouseDep, who: Caller, run_id: RunId, asked: Change, dry_run: DryRun = False, strict: Strict = False
+) -> Json:
+    """Other fields stay as they are: those that were sent come back in `ignored`."""
     await look_up(house, who, seen, house, who, run_id)
-    given: dict[str, Any] = asked.model_dump(exclude_none=True)
+    ignored = asked.ignored(strict)
+    given: dict[str, Any] = {name: value for name, value in asked.known().items() if value is not None}
     for field, text in given.items():
         if not text.strip():
             raise HTTPException(400, f"Run {field} cannot be empty")
@@ -145,4 +149,4 @@ async def change_run(house: HouseDep, who: Caller, run_id: RunId, asked: Change,
         workdir=None if asked.workdir is None else os.path.join(house.workdir, asked.workdir),
     )
     run = await act(house, who, edit, dry_run)
-    return Json(marked(Renderer(house, who).run(run), dry_run))
+    return Json(marked(Renderer(house, who).run(run), dry_run, ignored))

@@ -101,8 +101,11 @@ class RunShape(BaseModel):
     )
 
 
-class MadeRun(RunShape):
+class ChangedRun(RunShape):
     ignored: list[str] | None = Field(None, description=IGNORED)
+
+
+class MadeRun(ChangedRun):
     suggested_time_limit_seconds: float | None = Field(
         None,
         description="Where runs like it have shown how long they take, and it has no limit or a far longer one.",
