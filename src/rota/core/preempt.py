@@ -187,6 +187,8 @@ class Stopping:
             if len(more) > len(soon):  # they are gone before, or hardly after, those who would be stopped
                 soon, later = more, self.later(board, more)
                 making = self._leave_be(board, run, soon) or self._stop(later, run, standing, able, alone)
+        if making is not None and soon:
+            making = self._put_off(board, run, making)
         if making is None:
             self._look_again(run, standing)
             if able:  # with those who go later it might do, but nobody is stopped that long before
@@ -195,6 +197,17 @@ class Stopping:
         elif soon:
             self._count_on(soon)
         return making
+
+    def _put_off(self, board: Board, run: Run, making: Making) -> Making:
+        """Leave the fillers of this room to run until the others have gone. A filler is gone at once when it is asked,
+        and while the run waits for the others, a filler that was stopped too early would start again and again."""
+        fillers = {one.run.id: one.placement for one in self.fillers}
+        ids = [victim.run_id for victim in making.victims]
+        if not ids or not all(run_id in fillers for run_id in ids):
+            return making
+        if place(self.later(board, ()).after([fillers[run_id] for run_id in ids]), run.spec.request) is not None:
+            return making
+        return Making((), making.spot, tuple(ids))
 
     def _leave_be(self, board: Board, run: Run, soon: list[Going]) -> Making | None:
         """Nobody has to be stopped: those who go suffice. Of the room that they leave it has what is there first."""

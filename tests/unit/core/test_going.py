@@ -357,3 +357,27 @@ def test_who_will_be_back_with_a_lower_priority_keeps_nobody_from_preempting():
     lab.submit(2, user="bob", priority=NORMAL, time_limit_s=DAY)
     (stop,) = lab.step().preempts
     assert stop.run_id in preys
+
+
+# -- fillers beside those who go --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("leaves", ["cancelled", "at its limit"])
+def test_a_filler_runs_until_the_rest_of_the_room_is_free(leaves: str) -> None:
+    """Stopped at once it would start again and again, for the other run keeps the room from being used."""
+    lab = Lab(node("a"), policy=named("las"))
+    other = lab.submit(4, takes=5.0, time_limit_s=DAY if leaves == "cancelled" else 3.0, grace_s=5.0)
+    lab.step()
+    wide = lab.submit(8, takes=HOUR, user="bob")
+    lab.step()
+    filler = lab.submit(4, takes=HOUR, preemptible=True, filler=True)
+    lab.step()
+    if leaves == "cancelled":
+        lab.stop(other, Cause.CANCELLED)
+    for _ in range(3):
+        plan = lab.step()
+        assert (plan.starts, plan.preempts) == ((), ())
+    assert lab.run(filler).attempts_made == 1
+    lab.now = 5.0
+    lab.end(other)
+    assert [(stop.run_id, stop.for_run) for stop in lab.step().preempts] == [(filler, wide)]
+    lab.end(filler, Exit(Cause.PREEMPTED))
+    assert [start.run_id for start in lab.step().starts] == [wide]
