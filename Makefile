@@ -53,9 +53,9 @@ bench: install-dev ## measure; prints numbers, judges nothing
 bench-scheduling: install-dev ## every policy on the traces in TRACES; ARGS=--record writes docs/SCHEDULING.md
 	$(BIN)/python -m tests.bench.scheduling $(if $(TRACES),--traces '$(TRACES)') $(ARGS)
 
-soak: install-dev ## the tests that run for many minutes
+soak: install-dev ## the tests that run for many minutes, and every property on new examples
 	@tools/system-packages test
-	ROTA_HYPOTHESIS=soak $(BIN)/python -m pytest -m soak $(ARGS)
+	ROTA_HYPOTHESIS=soak $(BIN)/python -m pytest -m "soak or hypothesis" --timeout 1800 $(ARGS)
 
 lock: ## write the hash-pinned requirements anew (ARGS=--upgrade takes newer versions)
 	@set -e; uv=$$(command -v uv || true); \

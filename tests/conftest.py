@@ -11,14 +11,30 @@ import signal
 import threading
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal import constants_ast
+from hypothesis.internal.conjecture import providers
 
 # Reasons, by their beginning, for which a test may be skipped in CI. Each entry needs a comment that says why.
 ALLOWED_SKIPS: list[str] = []
 
-settings.register_profile("ci", deadline=None, max_examples=100, print_blob=True, derandomize=False)
-settings.register_profile("soak", settings.get_profile("ci"), max_examples=5000)
+# "ci" tries the same examples in every run, so that a change fails by what it changes; "soak" searches for new ones.
+# Neither judges how long an example takes: a busy machine makes any of them slow.
+settings.register_profile(
+    "ci",
+    deadline=None,
+    max_examples=100,
+    print_blob=True,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("soak", settings.get_profile("ci"), max_examples=5000, derandomize=False)
 settings.load_profile(os.environ.get("ROTA_HYPOTHESIS", "ci"))
+
+# Hypothesis also draws the constants found in the source of the modules imported so far. Those depend on the tests that
+# the same worker ran before, and on every number in src: without them `derandomize` alone does not repeat an example.
+if settings().derandomize:
+    providers._get_local_constants = constants_ast.Constants
 
 os.umask(0o022)  # as most have it: what a test makes must not depend on who runs it
 
