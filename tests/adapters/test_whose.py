@@ -258,7 +258,7 @@ class TestPeersOfUnixSockets:
             before = os.listdir("/proc/self/fd")
             for _ in range(10):
                 peer_attempt(ours)
-            assert len(os.listdir("/proc/self/fd")) == len(before)
+            assert len(os.listdir("/proc/self/fd")) <= len(before)
             process.communicate(b"\n")
 
 

@@ -163,7 +163,7 @@ def test_a_peer_that_cannot_be_looked_at_delays_nobody_else(tmp_path: Path) -> N
         connections=Connections(shares(HIGHEST)),
         settings=SimpleNamespace(request_seconds=600.0),
         processes=processes,
-        looks=FileReads("looks", of_one=2, limit_s=1.0),
+        looks=FileReads("looks", of_one=2, limit_s=4.0),
         turns=Turns(),
     )
 
@@ -467,7 +467,7 @@ def test_what_a_web_socket_says_within_bounds_is_heard_in_order(hasty_with_heads
     talk(two, web_socket)
 
 
-def test_an_upgrade_to_anything_else_is_a_plain_request(hasty: None) -> None:
+def test_an_upgrade_to_anything_else_is_a_plain_request(hasty_with_heads: None) -> None:
     """Some clients ask for HTTP/2 with their first request. They get their answer, however long it takes."""
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:

@@ -17,7 +17,7 @@ from rota.adapters.backends import heard, procs
 from rota.adapters.backends.shim import Shim
 from tests.backends.helpers import descendants, wait_for
 
-TASK, ORPHAN, DEEP = 1 << 30, 1 << 29, 300
+TASK, ORPHAN, DEEP = 1 << 30, 1 << 29, 100
 ORDER = {"log_cap_bytes": 1 << 20, "grace_s": 0.0, "time_limit_s": 0.05, "warn_signal": 0, "warn_s": 0.0}
 CHAIN = """
 import os, signal, sys

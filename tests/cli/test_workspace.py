@@ -177,7 +177,7 @@ def test_no_file_is_read_through_a_directory_that_became_a_link(repo, tmp_path):
     os.symlink(repo / "moved", repo / "shared")
     assert workspace.new_file(str(repo), "shared/old/config", 1000) is None
     assert workspace.new_file(str(repo), "../home/config", 1000) is None
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_what_is_no_file_is_not_waited_for(repo):

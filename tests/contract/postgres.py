@@ -79,7 +79,7 @@ class Postgres:
         self._wait_until_up()
 
     def _wait_until_up(self) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         while True:
             try:
                 psycopg.connect(self.url()).close()

@@ -23,7 +23,7 @@ number = st.integers(0, 60)
 choices = st.lists(st.tuples(st.integers(0, 18), number, number), min_size=5, max_size=60)
 # after which steps the pending events are committed, and at which the store is compacted, reopened
 cadence = st.integers(1, 9)
-EXAMPLES = 100 if os.environ.get("ROTA_HYPOTHESIS", "ci") == "ci" else 2_000
+EXAMPLES = 50 if os.environ.get("ROTA_HYPOTHESIS", "ci") == "ci" else 2_000
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -87,7 +87,11 @@ def live_through(store: SqlStore, steps: list[Choice], every: int, compact_every
     return house
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(steps=choices, every=cadence, compact_every=cadence)
 def test_rows_and_log_agree(empty_store: SqlStore, steps: list[Choice], every: int, compact_every: int) -> None:
     wipe(empty_store)

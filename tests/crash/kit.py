@@ -48,7 +48,7 @@ class Template:
         self._process.stdin.write(json.dumps({"script": script, "args": args}) + "\n")
         self._process.stdin.flush()
         with self._news:
-            assert self._news.wait_for(lambda: bool(self._pids), 30), "the template does not answer"
+            assert self._news.wait_for(lambda: bool(self._pids), 90), "the template does not answer"
             return self._pids.pop(0)
 
     def wait(self, pid: int, seconds: float = 90.0) -> int:

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -226,8 +225,3 @@ class HeldPorts:
     def close(self) -> None:
         for one in self._sockets:
             one.close()
-
-
-def within(seconds: float) -> float:
-    """A deadline, for what must not only happen but happen soon."""
-    return time.monotonic() + seconds

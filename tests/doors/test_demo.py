@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-import time
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from tests.app.house import until
-from tests.doors.server import Server, within
+from tests.doors.server import PROGRAM, Server
+
+# The round that looks at everything anew comes too late for these tests: what happens in them, happens at once.
+NO_ROUNDS = f"from rota.app import loop; loop.RECONCILE_S = 3600.0; {PROGRAM[-1]}"
 
 JOBS = (("experiment-1", 2, 2), ("experiment-2", 4, 3), ("experiment-3", 1, 2))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path)
+    made.argv[: len(PROGRAM)] = [sys.executable, "-c", NO_ROUNDS]
+    with made:
+        yield made
 
 
 def test_three_jobs_on_sixteen_gpus(server: Server) -> None:
@@ -24,7 +39,6 @@ def test_three_jobs_on_sixteen_gpus(server: Server) -> None:
     assert [job["run_id"] for job in server.get("/queue").ok()["queued"]] == [JOBS[1][0], JOBS[0][0], JOBS[2][0]]
 
     started = server.post("/orchestrator/start").ok()
-    deadline = within(9.0)  # a round of the loop that looks at everything anew comes every ten seconds
     assert started["message"] == "Orchestration agent started"
     assert started["status"]["running"] is True
 
@@ -33,7 +47,6 @@ def test_three_jobs_on_sixteen_gpus(server: Server) -> None:
         return [job["state"] for job in queue["running"]] == ["running"] * 3 and not queue["queued"]
 
     until(all_run, "all three run")
-    assert time.monotonic() < deadline, "three jobs must run as soon as they may, not in the next round"
     for _ in range(5):
         status = server.get("/orchestrator/status").ok()
         assert status["running"] is True
