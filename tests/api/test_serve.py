@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from rota.api.filereads import FileReads
 from rota.api.turns import Turns
 from rota.app.errors import CannotStart
 from rota.core.descriptors import HIGHEST, shares
+from tests.api.kit import serving
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
@@ -302,6 +305,44 @@ def test_nor_an_answer_that_nobody_takes(head: bytes, monkeypatch: pytest.Monkey
         await task
 
     asyncio.run(inside())
+
+
+class Marker:
+    """Can be referred to weakly, as a scope and a list of headers cannot."""
+
+
+@pytest.mark.parametrize(
+    "request_", [b"content-length: 3\r\n\r\nabc", b"content-length: 9\r\n\r\nabc"], ids=["all", "half"]
+)
+def test_the_head_of_an_answered_request_is_not_kept(request_: bytes) -> None:
+    marked: list[weakref.ref[Marker]] = []
+
+    async def marking(scope: Any, receive: Any, send: Any) -> None:
+        scope["marker"] = Marker()
+        scope["headers"].append((b"marker", Marker()))
+        marked.extend((weakref.ref(scope["marker"]), weakref.ref(scope["headers"][-1][1])))
+        await app(scope, receive, send)
+
+    async def inside() -> None:
+        async with serving(marking) as (address, connections):
+            reader, writer = await asyncio.open_connection(*address)
+            for count in (2, 4):
+                writer.write(HEAD + b"x: y\r\n" + request_)
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(2)
+                while any(one() is not None for one in marked):
+                    await asyncio.sleep(0.005)
+                assert len(marked) == count
+                (connection,) = connections
+                assert (connection.url, connection.cycle.body) == (b"", b"")
+                writer.write(b"x" * (6 if b"9" in request_ else 0))
+            writer.close()
+
+    gc.disable()
+    try:
+        asyncio.run(asyncio.wait_for(inside(), 60))
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("piece", [b"a" * 4096, b"x: " + b"a" * 4091 + b"\r\n"])

@@ -95,9 +95,17 @@ class BoundedPipeline(BoundedHeads):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._drop_request(self._at_work)
         super().on_response_complete()
         if self._kept and not self.pipeline:
             self.loop.call_soon(self._parse_kept)
+
+    def _drop_request(self, answered: Any) -> None:
+        """Drop the head of an answered request, and what nobody read of its body: the connection may stay open and
+        idle for long. The call itself has a reference to its scope for as long as it is worked on."""
+        if self.scope is answered.scope:  # else the head of the next request has begun
+            self.url, self.headers, self.scope = b"", [], None  # type: ignore[assignment]
+        answered.scope, answered.body = None, bytearray()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._at_work = cycle

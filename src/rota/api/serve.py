@@ -537,7 +537,7 @@ class _Connection(BoundedPipeline):
             self.seats.busy(self._seat)
         super().on_message_complete()
         # Most bodies come along with their head. The application has not begun then, and need not wait for them.
-        if self._body <= MAX_BODY:
+        if self._body <= MAX_BODY and self.scope is not None:  # None: it is answered already
             self.scope["rota.whole"] = self._body  # type: ignore[typeddict-unknown-key]
 
     def shutdown(self) -> None:
