@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvloop
 
 from rota.api import serve
 from rota.api.connections import Connections
@@ -305,6 +306,57 @@ def test_nor_an_answer_that_nobody_takes(head: bytes, monkeypatch: pytest.Monkey
         await task
 
     asyncio.run(inside())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_an_answer_that_the_kernel_does_not_take_whole_is_not_read(loop: Any) -> None:
+    """Also one that is smaller than the buffer that a transport has by default."""
+    size = 60_000
+    answered = 0
+
+    async def short(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal answered
+        length = str(size).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        await send({"type": "http.response.body", "body": b"x" * size})
+        answered += 1
+
+    async def inside() -> None:
+        async with serving(short) as (address, connections):
+            client = socket.create_connection(address)
+            client.setblocking(False)
+            with client:
+                while not connections:
+                    await asyncio.sleep(0.005)
+                (connection,) = connections
+                link = connection.transport.get_extra_info("socket")
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+                asked = 0
+                while not connection.transport.get_write_buffer_size():
+                    asked += 1
+                    await asyncio.get_running_loop().sock_sendall(client, HEAD + b"content-length: 0\r\n\r\n")
+                    while answered < asked:
+                        await asyncio.sleep(0.005)
+                taken = asyncio.ensure_future(connection.flow.drain())
+                await asyncio.sleep(0)
+                assert not taken.done()
+                while not taken.done():
+                    await asyncio.get_running_loop().sock_recv(client, 1 << 16)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(asyncio.wait_for(inside(), 60))
+
+
+def test_a_large_body_is_not_copied_for_each_client() -> None:
+    written: list[Any] = []
+    transport: Any = SimpleNamespace(write=written.append, writelines=written.extend)
+    head, small, large = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", b"x" * serve.COPIED, bytes(serve.COPIED + 1)
+    corked = serve._Corked(transport, lambda: None)
+    for body in (small, large):
+        corked.write(head)
+        corked.write(body)
+    assert written == [head + small, head, large]
+    assert written[-1] is large
 
 
 class Marker:

@@ -46,6 +46,7 @@ MAX_HEAD = 1 << 16
 PARTING_S = 3
 LAST_LOOK_S = 0.1  # what came while the event loop was held up is read before its sender is given up
 TAKE_WITHIN_S = 30.0
+COPIED = 16 << 10  # bytes of a body that are copied behind its head; a larger one may be the same for many clients
 ASK_WITHIN_S = 1.0  # of a connection that was taken right before the end
 
 
@@ -259,7 +260,11 @@ class _Corked:
 
     def write(self, data: bytes) -> None:
         if self._head:
-            data, self._head = self._head + data, b""
+            head, self._head = self._head, b""
+            if len(data) > COPIED:
+                self._transport.writelines((head, data))
+                return
+            data = head + data
         elif b"\r\ncontent-length: " in data and data.startswith(b"HTTP/1.1 "):
             self._head = data
             return
@@ -381,6 +386,8 @@ class _Connection(BoundedPipeline):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # Nothing that the kernel does not take counts as read: by default up to 64 KiB of each connection would.
+        transport.set_write_buffer_limits(high=0)
         self._corked = _Corked(transport, self._see_it_taken)
         self._head = 0  # bytes of one that is not whole yet, or of what a body has around it
         self._body = 0  # and of the body after it
@@ -491,6 +498,7 @@ class _Connection(BoundedPipeline):
     def handle_websocket_upgrade(self) -> None:
         super().handle_websocket_upgrade()
         self._calm()
+        self.transport.set_write_buffer_limits()  # a watcher may be somewhat behind
         watch = self.transport.get_protocol()
         if isinstance(watch, _Watch):
             watch.turns, watch.party = self.turns, self._peer

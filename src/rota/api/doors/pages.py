@@ -47,7 +47,7 @@ class Reference:
     """The API document in both its forms."""
 
     document: bytes
-    page: str
+    page: bytes
 
 
 async def _reference(app: Application) -> Reference:
@@ -61,4 +61,4 @@ async def _reference(app: Application) -> Reference:
 
 def _make_reference(app: Application) -> Reference:
     document = app.openapi()
-    return Reference(dumps(document), page(document))
+    return Reference(dumps(document), page(document).encode())
