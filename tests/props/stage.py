@@ -34,6 +34,7 @@ class Stopped:
     at: float
     run_id: str
     for_run: str
+    starts: int  # of the run until then: it may have started in the very moment in which it is stopped
 
 
 class Stage(Lab):
@@ -51,7 +52,8 @@ class Stage(Lab):
                 judge_fillers(self)
             plan = super().step()
             for preempt in plan.preempts:
-                self.stops.append(Stopped(self.now, preempt.run_id, preempt.for_run))
+                starts = len(self.started[preempt.run_id])
+                self.stops.append(Stopped(self.now, preempt.run_id, preempt.for_run, starts))
                 if not self.grace_s:
                     self.end(preempt.run_id, Exit(Cause.PREEMPTED))
             started.update(start.run_id for start in plan.starts)

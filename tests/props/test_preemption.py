@@ -82,7 +82,7 @@ def test_whoever_it_was_stopped_for_starts_before_it(told):
     policy, coming = told
     stage = played(policy, coming, judged=False)
     for stop in stage.stops:
-        again = min((at for at in stage.started[stop.run_id] if at >= stop.at), default=None)
+        again = min(stage.started[stop.run_id][stop.starts :], default=None)
         gained = min((at for at in stage.started[stop.for_run] if at >= stop.at), default=None)
         assert gained is not None, "nobody goes for one who never starts"
         assert again is None or gained <= again
@@ -119,6 +119,6 @@ def test_nor_is_it_back_before_that_one_where_a_third_is_about(told: list[Told],
     stage.until(1e9)
     assert stage.stops
     for stop in stage.stops:
-        again = min((at for at in stage.started[stop.run_id] if at >= stop.at), default=None)
+        again = min(stage.started[stop.run_id][stop.starts :], default=None)
         assert again is not None
         assert min(at for at in stage.started[stop.for_run] if at >= stop.at) <= again
