@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from rota.app.problems import MAX_SECONDS
 from rota.core import events as e
+from rota.core.belief import bucket
 from rota.core.order import key
+from rota.core.policies import auto
 from rota.core.policy import DAY_S, Backfill, Limits, Ordering, Policy
 from rota.core.queue import Queue
+from rota.core.rank import position
 from rota.core.resources import Request
+from rota.core.usage import FAIRNESS, LEAST_FACTOR, MOST
 from tests.unit.core.kit import CRITICAL, HIGH, LOW, NORMAL, Lab, node, two_by_eight
 
 
@@ -243,3 +248,25 @@ def test_a_queue_filled_at_once_is_as_one_filled_run_by_run() -> None:
     for run_id, _, _ in runs:
         at_once.remove(run_id)
     assert not list(at_once.lanes()) and not list(at_once.kinds())
+
+
+@pytest.mark.parametrize("other", [LOW, NORMAL, HIGH])
+@pytest.mark.parametrize("waited", [0.0, DAY_S, 300 * DAY_S])
+def test_under_auto_a_critical_run_goes_before_everything_of_lower_priority(other, waited):
+    """However short the other is, however long it has waited, and whatever their people have used."""
+    lab = one_gpu(Ordering.AUTO, patience=1e-3)
+    blocker = lab.submit(takes=waited + 10.0, user="ann", priority=CRITICAL)
+    lab.step()
+    short = lab.submit(takes=1.0, estimate_s=1.0, time_limit_s=1.0, priority=other, user="bob")
+    lab.now += waited
+    critical = lab.submit(takes=30 * DAY_S, time_limit_s=31 * DAY_S, priority=CRITICAL, user="ann")
+    assert position(lab.snap(), critical) == 1
+    assert order_of_starts(lab) == [blocker, critical, short]
+
+
+def test_under_auto_the_weight_of_critical_covers_the_range_of_all_standings():
+    policy = Policy(ordering=Ordering.AUTO, patience=1e-3)
+    longest, shortest = bucket(MAX_SECONDS), bucket(1.0)
+    worst = auto.of_lane(policy, (longest, longest, CRITICAL), 0.0, 0.0, MOST**FAIRNESS)
+    best = auto.of_lane(policy, (shortest, auto.coarse(1.0), HIGH), 0.0, MAX_SECONDS, LEAST_FACTOR)
+    assert 0.0 < worst < best

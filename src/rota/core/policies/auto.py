@@ -10,8 +10,8 @@ patience of each run measured by its own length.
   at once, wide and long ones are not passed for ever. A fixed age limit would either do nothing or let the long ones
   block all.
 - `share`: who has used more than the others of late stands back, who has used less goes before, within bounds.
-- `priority`: each step counts as a hundred times shorter, so a critical run goes before everything, and a low one
-  still gets its turn.
+- `priority`: each step up to high counts as a hundred times shorter, so a low one still gets its turn. A critical run
+  goes before everything of lower priority, however short that is or long it has waited.
 
 A run may stop another whose standing is worse by `margin`, if that one is preemptible, keeps its work in checkpoints,
 and has had its `min_run_s` since it last started. Without such runs it is shortest first with a reservation for the
@@ -32,7 +32,13 @@ from rota.core.run import NORMAL, Run
 PRIORITY_STEP = 100.0
 BRIEF_S = 600.0
 AGAIN = 0.25
-_WEIGHT = tuple(PRIORITY_STEP ** (NORMAL - priority) for priority in range(6))
+CRITICAL = 4
+# Standings of lower priorities are above 1e-11 (1 s left, high, ten years of waiting with the least patience), and
+# without this weight none is above 1e9 (ten years left): critical runs stand before all of them.
+CRITICAL_WEIGHT = 1e-30
+_WEIGHT = tuple(
+    CRITICAL_WEIGHT if priority >= CRITICAL else PRIORITY_STEP ** (NORMAL - priority) for priority in range(6)
+)
 
 Band = tuple[int, int, int, bool, bool]
 STAYS = 4
