@@ -12,7 +12,7 @@ from rota.app.commands import Submit
 from rota.app.errors import Invalid, NotFound, Refused
 from rota.core import events as e
 from rota.core.resources import Request
-from rota.core.run import Dependency, Holder, RunState, Spec
+from rota.core.run import Dependency, Holder, Replaced, RunState, Spec
 from tests.app.house import ANN, ROOT
 
 NAN, INF, HUGE = float("nan"), float("inf"), "x" * 2_000_000
@@ -41,6 +41,7 @@ SPECS: list[tuple[str, str, list[Any]]] = [  # (field of Spec, field named in th
     ("reservation", "reservation", ["nope", HUGE, "a\0b", HALF]),
     ("holder", "holder", [Holder(0, 1, "b"), Holder(-1, 1, "b"), Holder(2**31, 1, "b"), Holder(1, -1, "b")]),
     ("holder", "holder", [Holder(1, 2**63, "b"), Holder(1, 1, HUGE), Holder(1, 1, "\0")]),
+    ("replaced", "replaced", [Replaced("true", "/")]),
     ("depends_on", "depends_on", [tuple(Dependency(f"{i:012x}") for i in range(101))]),
 ]
 REQUESTS: list[tuple[str, str, list[Any]]] = [

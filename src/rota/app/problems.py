@@ -78,6 +78,8 @@ def problems(desk: Desk, spec: Spec, highest_priority: int) -> Iterator[tuple[st
     yield from _number_problems(spec, highest_priority)
     yield from _stopping_problems(spec)
     yield from request_problems(desk, spec.request)
+    if spec.replaced is not None:
+        yield "replaced", "is written by an edit of a run that was started; leave it out"
     if len(spec.depends_on) > 100:
         yield "depends_on", f"{len(spec.depends_on)} runs are too many, use at most 100"
 
