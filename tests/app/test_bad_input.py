@@ -60,6 +60,8 @@ NEVER: list[tuple[Request, str, str]] = [  # right in themselves, but more than 
     (Request(gpus=1, gpu_memory_gb=81.0), "gpu_memory_gb", "the largest 80"),
     (Request(gpus=1, cpus=100_000), "cpus", "the largest has"),
     (Request(gpus=0, memory_gb=1e6), "memory_gb", "the largest has"),
+    (Request(gpus=0, memory_gb=1e-9), "memory_gb", "1e-09 GB are too few for any process to start; use 0.004 or more"),
+    (Request(gpus=0, memory_gb=0.0039), "memory_gb", "too few for any process to start"),
     (Request(gpus=9), "gpus", "at most 4 on one node"),
     (Request(gpus=9, span=True), "gpus", "8 GPUs"),
 ]

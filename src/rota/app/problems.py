@@ -27,6 +27,9 @@ MAX_TYPES = 10  # of GPUs, named in a refusal
 MAX_NAME = 500  # characters; of a name, a person, a key, a GPU type
 MAX_PATH = 4096  # bytes, Linux's PATH_MAX
 MAX_PID = 1 << 22  # Linux's PID_MAX_LIMIT
+# 4 MiB. Measured: a shell starts with 0.25 MiB and Python with 3 MiB; with 0.1 MiB the process is
+# killed before it has become the command.
+MIN_MEMORY_GB = 0.004
 MAX_AMOUNT = 1e9  # of CPUs or GB: more than any machine has, less than what no longer adds up
 MAX_SECONDS = 10 * 365 * 86400.0
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # controls, new lines, turns of direction
@@ -241,6 +244,12 @@ def request_problems(desk: Desk, request: Request) -> Iterator[tuple[str, str]]:
         if not 0 <= value <= MAX_AMOUNT:
             yield field, f"{value} is negative, absurdly large or not a number"
             return
+    if 0 < request.memory_gb < MIN_MEMORY_GB:
+        yield (
+            "memory_gb",
+            f"{request.memory_gb:g} GB are too few for any process to start; use {MIN_MEMORY_GB:g} or more, or 0 for "
+            "no limit of its own",
+        )
     layout = desk.state.board.layout
     if not could_ever_fit(layout, request):
         yield from _too_much(layout, request)
