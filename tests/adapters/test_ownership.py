@@ -73,7 +73,7 @@ def test_a_parent_in_which_others_may_rename_is_refused_unless_it_is_sticky(tmp_
     parent, where = tmp_path / "parent", tmp_path / "parent" / "between" / "data"
     where.mkdir(parents=True)
     parent.chmod(0o777)
-    assert told(where) == (str(parent), f"chmod go-w {parent}, or: chmod +t {parent}")
+    assert told(where) == (str(parent), f"chmod go-w {parent}, or: chmod +t {parent}, or choose another directory")
     assert told(parent / "new")[0] == str(parent)
     parent.chmod(0o1777)
     assert judge(where) is None

@@ -244,3 +244,14 @@ def test_an_empty_variable_counts_as_none(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     code, out, _ = call("config", "show", "--json", HOME=str(tmp_path), ROTA_DATA_DIR="", XDG_DATA_HOME="")
     assert code == 0 and str(tmp_path / ".local" / "share" / "rota") in out
+
+
+def test_doctor_opens_no_store_that_others_could_have_written(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "rota.db").write_text("no database")
+    env = {"ROTA_DATA_DIR": str(data), "HOME": str(tmp_path), "ROTA_URL": f"http://127.0.0.1:{closed_port()}"}
+    assert "fail  store" in call("doctor", **env)[1]
+    (data / "rota.db").chmod(0o666)
+    code, out, _ = call("doctor", **env)
+    assert code == 1 and f"chmod go-w {data / 'rota.db'}" in out and "fail  store" not in out

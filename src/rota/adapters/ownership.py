@@ -156,7 +156,7 @@ class _Judge:
             yield Unfit(
                 path,
                 f"lets others rename what is in it (mode {facts.st_mode & 0o7777:o})",
-                f"{_go_w(path)}, or: chmod +t {_quoted(path)}",
+                f"{_go_w(path)}, or: chmod +t {_quoted(path)}, or choose another directory",
             )
 
     def _strange(self, path: Path, facts: os.stat_result, *, everything: bool = False, above: bool = False) -> Unfit:

@@ -41,8 +41,10 @@ def findings(server: str, data_dir: Path) -> Iterator[Finding]:
     served = _served_here(told)
     yield _python()
     yield _sqlite()
-    yield _directory(served or data_dir, served=bool(served))
-    if not served:  # a server that answers has opened its own
+    directory = _directory(served or data_dir, served=bool(served))
+    yield directory
+    # A server that answers has opened its own; what another account may have written is not opened here either.
+    if not served and directory.level != FAIL:
         yield from _store(data_dir)
     yield _space(served or data_dir)
     yield _descriptors()
