@@ -7,12 +7,13 @@ from threading import Event, Thread
 
 import pytest
 
+from rota.app.authz import Principal, Role
 from rota.app.commands import Archive, Cancel, Hold, Pause, Release, Reprioritise, Resume, Submit
 from rota.app.ports import StoreBusy
 from rota.app.views import Window
 from rota.core import events as e
 from rota.core.node import simulated_cluster
-from rota.core.policy import Ordering, Policy
+from rota.core.policy import HOUR_S, Ordering, Policy
 from rota.core.rank import position
 from rota.core.reduce import reduce
 from rota.core.run import Dependency, RunState, Spec
@@ -41,6 +42,15 @@ def test_who_has_an_answer_sees_it(house):
         assert run_id in house.rota.view().runs
         assert house.do(Release(run_id), ANN).id
         assert all(run.id != run_id for run in house.rota.view().held())
+
+
+def test_an_agents_estimate_of_a_second_passes_nobody_of_higher_priority(house):
+    house.running(8)
+    important = house.sleeper(1, BOB, priority=3, time_limit_s=8 * HOUR_S)
+    bot = Principal("bot", Role.AGENT, acts_for="ann")
+    said, bounded = house.sleeper(1, bot, estimate_s=1.0), house.sleeper(1, bot, time_limit_s=1.0)
+    assert house.rota.run(said).spec.estimate_s == 1.0
+    assert [run.id for run in house.rota.view().queue()] == [bounded, important, said]
 
 
 def test_queue_active_held_and_the_gpus(house):

@@ -205,7 +205,7 @@ def _write(desk: Desk, who: Principal, ready: _Ready) -> Run:
     run_id = desk.new_id()
     while run_id in desk.state.runs:
         run_id = desk.new_id()
-    expected_s, expected_from, belief = expect(desk.state, user, command.spec)
+    expected_s, expected_from, belief = expect(desk.state, user, command.spec, trusted=who.role is not Role.AGENT)
     desk.write(
         e.RunSubmitted(
             at=desk.now,

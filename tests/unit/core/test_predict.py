@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rota.core.expect import expect
 from rota.core.policy import HOUR_S
 from rota.core.predict import ENOUGH_OF_ALL, HABITS_REMEMBERED, History, distribution, expectation
 from rota.core.run import Cause, Exit
@@ -160,3 +161,18 @@ def test_a_run_that_outlived_its_estimate_is_learned_however_it_ended(exit: Exit
         lab.now += takes
         lab.end(run, ended)
     assert lab.state.history.overrun("ann", 1.0) == 40.0, "that one failed before its time says nothing"
+
+
+def test_an_estimate_of_one_who_is_not_trusted_counts_once_it_has_proved_true() -> None:
+    state = Lab(node("n1", 1)).state
+    said, longer = spec(argv=("other",), estimate_s=1.0), spec(argv=("other",), estimate_s=DAY)
+    bounded = replace(said, time_limit_s=60.0)
+    assert expect(state, "ann", said)[:2] == (1.0, "estimate")
+    assert expect(state, "ann", said, trusted=False)[:2] == (state.policy.default_expected_s, "default")
+    assert expect(state, "ann", longer, trusted=False)[:2] == (DAY, "estimate")
+    assert expect(state, "ann", bounded, trusted=False)[:2] == (1.0, "estimate"), "a limit binds it"
+    learned(state.history, *[300.0] * 5, argv=("other",))
+    assert expect(state, "ann", said, trusted=False)[:2] == (300.0, "history")
+    for _ in range(5):
+        state.history.learn_estimate("ann", 1.0, 1.0)
+    assert expect(state, "ann", said, trusted=False)[:2] == (1.0, "estimate")
