@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.adapters import legacy_lock
 from rota.adapters.gpulocks import FLOCK, GpuLockError, GpuLocks, GuardedProbe
 from rota.core.node import Gpu, Node
 from tests.app.house import until
@@ -301,6 +302,50 @@ class TestServersOfThePreviousRelease:
             with beside(ANN, stranger):
                 locks.take(["GPU-a"], patience_s=0.0)
             locks.close()
+
+    def test_names_that_look_like_it_cost_one_question(self, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The kernel finds one socket by its number as slowly as all of them: asking for each took minutes."""
+        made: list[tuple[int, ...]] = []
+        real = socket.socket
+
+        class Counted(real):  # type: ignore[misc, valid-type]
+            def __init__(self, *kind: int, **more: object) -> None:
+                made.append(kind)
+                super().__init__(*kind, **more)
+
+        with ExitStack() as stack:
+            for number in range(300):
+                stack.enter_context(real(socket.AF_UNIX)).bind(f"\0{places.legacy}{number}")
+            monkeypatch.setattr(socket, "socket", Counted)
+            assert legacy_lock.holder(places.legacy) is None
+            with self.old(places):
+                assert legacy_lock.holder(places.legacy) == legacy_lock.Holder(os.geteuid(), listens=False)
+        asked = [kind for kind in made if kind[0] == socket.AF_NETLINK]
+        assert len(asked) == legacy_lock.LOOKS + 1
+
+    def test_a_socket_of_another_kind_that_has_the_name_hides_nobody(self, places: Places) -> None:
+        """Any account can make one, and the kernel may name it first."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            other.bind(f"\0{places.legacy}")
+            assert legacy_lock.holder(places.legacy) is None
+            with self.old(places):
+                assert legacy_lock.old_server(places.legacy) == os.geteuid()
+
+    def test_one_that_listens_and_is_called_is_of_this_release(self, places: Places) -> None:
+        """Who waits to be accepted has the name of the listener, and does not listen."""
+        held = legacy_lock.hold(places.legacy)
+        assert held is not None
+        with held, socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(f"\0{places.legacy}")
+            assert legacy_lock.holder(places.legacy) == legacy_lock.Holder(os.geteuid(), listens=True)
+
+    def test_where_the_kernel_does_not_tell_the_name_alone_counts(
+        self, places: Places, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(legacy_lock, "_BY_FAMILY", 21)  # a question that it does not know
+        assert legacy_lock.holder(places.legacy) is None
+        with self.old(places):
+            assert legacy_lock.holder(places.legacy) == legacy_lock.Holder(None, listens=False)
 
 
 @as_root
