@@ -253,18 +253,40 @@ def test_stop_queue_and_their_refusals(server: Server) -> None:
         assert (answer.status, answer.json) == (404, {"detail": "Run not found"}), path
 
 
-def test_put_says_which_fields_it_does_not_change(common: Server) -> None:
-    run_id = common.post("/runs", {"name": "a", "command": "true"}).ok()["id"]
+def test_a_relative_directory_is_refused_since_it_would_be_the_servers(server: Server) -> None:
+    run = {"name": "a", "command": "true"}
+    grid = {"name": "s", "base_command": "true", "parameters": {"x": [1]}}
+    run_id = server.post("/runs", run).ok()["id"]
+    sweep = server.post("/sweeps", {**grid, "status": "draft"}).ok()["id"]
+    for method, path, body in (
+        ("POST", "/runs", run),
+        ("PUT", f"/runs/{run_id}", {}),
+        ("POST", f"/runs/{run_id}/rerun", {}),
+        ("POST", "/sweeps", grid),
+        ("POST", "/sweeps", {**grid, "status": "draft"}),
+        ("PUT", f"/sweeps/{sweep}", {}),
+    ):
+        for workdir in ("below", "./below", "~/below", " /tmp"):
+            answer = server.call(method, path, {**body, "workdir": workdir})
+            assert answer.status == 422, (path, answer.body)
+            (fault,) = answer.json["detail"]
+            assert fault["loc"][-1] == "workdir"
+            assert "is not an absolute path" in fault["msg"]
+        assert server.call(method, path, {**body, "workdir": "/tmp"}).ok()["workdir"] == "/tmp"
+
+
+def test_put_says_which_fields_it_does_not_change(server: Server) -> None:
+    run_id = server.post("/runs", {"name": "a", "command": "true"}).ok()["id"]
     sent = {"name": "better", "gpu_count": 4, "cwd": "/tmp"}
-    refused = common.put(f"/runs/{run_id}?strict=true", sent)
+    refused = server.put(f"/runs/{run_id}?strict=true", sent)
     assert refused.status == 422
     assert [fault["loc"] for fault in refused.json["detail"]] == [["body", "cwd"], ["body", "gpu_count"]]
-    assert common.get(f"/runs/{run_id}").ok()["name"] == "a", "nothing was changed"
-    changed = common.put(f"/runs/{run_id}", sent).ok()
+    assert server.get(f"/runs/{run_id}").ok()["name"] == "a", "nothing was changed"
+    changed = server.put(f"/runs/{run_id}", sent).ok()
     assert (changed["name"], changed["gpu_count"]) == ("better", 1)
     cwd, gpus = changed["ignored"]
     assert (cwd, gpus.partition(":")[0]) == ("cwd: did you mean workdir?", "gpu_count")
-    assert "ignored" not in common.put(f"/runs/{run_id}", {"name": "best"}).ok()
+    assert "ignored" not in server.put(f"/runs/{run_id}", {"name": "best"}).ok()
 
 
 def test_put_changes_what_may_be_changed(server: Server) -> None:
