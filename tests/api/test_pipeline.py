@@ -158,6 +158,40 @@ def test_a_web_socket_may_follow_a_request_that_is_not_answered_yet() -> None:
     talk(watch, slow)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_one_that_comes_along_with_requests_is_answered_after_them(count: int) -> None:
+    async def story() -> None:
+        may_answer, failed = asyncio.Semaphore(0), list[Any]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+
+        async def one_by_one(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                await may_answer.acquire()
+            await web_socket(scope, receive, send)
+
+        async with serving(one_by_one) as (address, connections):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(GET * count + b"GET" + UPGRADE + b"\r\n")
+            while not connections or not next(iter(connections))._upgrading:
+                await asyncio.sleep(0.005)
+            (connection,) = connections
+            for left in reversed(range(count)):
+                assert connection._upgrading
+                may_answer.release()
+                assert (await reader.readuntil(OK)).startswith(b"HTTP/1.1 200 ")
+                for _ in range(10 if left else 0):  # passes of the event loop, in which nothing may be handed over
+                    await asyncio.sleep(0)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+            writer.write(b"\x81\x82\x00\x00\x00\x00go")
+            assert await reader.readexactly(4) == b"\x81\x02go"
+            writer.close()
+            while connections:
+                await asyncio.sleep(0.005)
+        assert not failed
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
 def test_what_is_worked_on_learns_that_its_client_has_gone_whatever_came_behind_it() -> None:
     async def story() -> None:
         slow = Slow(streams=True)

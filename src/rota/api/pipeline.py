@@ -54,6 +54,7 @@ class BoundedPipeline(BoundedHeads):
         self._at_work: Any = None  # the cycle that was started last; `cycle` is the one that was parsed last
         self._chunks = self._size = 0  # of the body that is on its way
         self._left = 0  # bytes of it that are to come, where its length is known
+        self._upgrading = False  # a WebSocket waits for the answers to the requests before it
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._kept.clear()
@@ -97,8 +98,29 @@ class BoundedPipeline(BoundedHeads):
     def on_response_complete(self) -> None:
         self._drop_request(self._at_work)
         super().on_response_complete()
-        if self._kept and not self.pipeline:
+        if self._upgrading and self._at_work.response_complete:  # else the next request has been started
+            self.loop.call_soon(self._upgrade_now)
+        elif self._kept and not self.pipeline:
             self.loop.call_soon(self._parse_kept)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over to a WebSocket once all requests before it are answered: else its answer would come
+        among theirs."""
+        self._upgrading = self._is_busy()
+        if not self._upgrading:
+            self.upgrade()
+
+    def upgrade(self) -> None:
+        super().handle_websocket_upgrade()
+
+    def _upgrade_now(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._kept.clear()  # a WebSocket begins with the next read
+        self.flow.held = False
+        self.flow.resume_reading()
+        self._upgrading = False
+        self.upgrade()
 
     def _drop_request(self, answered: Any) -> None:
         """Drop the head of an answered request, and what nobody read of its body: the connection may stay open and
@@ -112,9 +134,14 @@ class BoundedPipeline(BoundedHeads):
         super()._start_asgi_task(cycle, app)
 
     def _is_busy(self) -> bool:
-        """Return whether a request is whole and not answered. One whose body is on its way needs what comes."""
+        """Return whether a request is whole and not answered, or a WebSocket waits for that. A request whose body is on
+        its way needs what comes."""
         cycle: Any = self.cycle
-        return bool(self.pipeline) or (cycle is not None and not cycle.response_complete and not cycle.more_body)
+        return (
+            self._upgrading
+            or bool(self.pipeline)
+            or (cycle is not None and not cycle.response_complete and not cycle.more_body)
+        )
 
     def _parse_kept(self) -> None:
         """Parse what is kept, for as long as there are turns; then wait for the next one."""

@@ -495,8 +495,8 @@ class _Connection(BoundedPipeline):
         self.transport.resume_reading()
         self.data_received(data)
 
-    def handle_websocket_upgrade(self) -> None:
-        super().handle_websocket_upgrade()
+    def upgrade(self) -> None:
+        super().upgrade()
         self._calm()
         self.transport.set_write_buffer_limits()  # a watcher may be somewhat behind
         watch = self.transport.get_protocol()
