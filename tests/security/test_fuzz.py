@@ -64,7 +64,7 @@ class Target:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.known = _furnish(lab)
-        whole: Any = schemathesis.openapi.from_url(f"{lab.url}/openapi.json")
+        whole: Any = schemathesis.openapi.from_url(f"{lab.url}/openapi.json", timeout=60)  # made on demand: seconds of work
         self.schema: Any = whole.exclude(path=list(LEFT_OUT))
         self.session = requests.Session()
         self.cases = 0
