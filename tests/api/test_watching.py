@@ -113,6 +113,33 @@ def test_a_revoked_token_hears_nothing_more(tmp_path: Path) -> None:
     story(tmp_path, what)
 
 
+def test_who_came_in_without_a_token_hears_nothing_more_once_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "BEAT_S", 0.1)
+
+    async def what(doors: Doors) -> None:
+        gate, service = doors.house.gate, doors.house.service
+        made = await asyncio.to_thread(_post, doors.port, "/runs", {"name": "n", "command": "true"}, "")
+        (events, one), (log, two) = (
+            await doors.open("/events"),
+            await doors.open(f"/runs/{made['id']}/logs/stream"),
+        )
+        async with doors.ws() as watch:
+            assert json.loads(await watch.recv())["type"] == "Hello"
+            await asyncio.to_thread(issue, service, gate)
+            with pytest.raises(ConnectionClosed) as closed:
+                await watch.recv()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 4401
+        assert (await events.read()).endswith(b"0\r\n\r\n")
+        assert (await log.read()).endswith(b"0\r\n\r\n")
+        one.close()
+        two.close()
+
+    story(tmp_path, what)
+
+
 def test_an_expired_one_hears_no_event_and_no_log_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "BEAT_S", 0.1)
 
