@@ -146,4 +146,6 @@ def test_the_logs_of_each_attempt(lab: Lab) -> None:
     )
     assert lab.out("logs", "--attempt", "1", run_id) == "try 1\n"
     assert lab.out("logs", run_id) == "try 2\n"
+    assert f"rota logs --attempt 1 {run_id}" in lab.rota("logs", run_id).stderr.decode()
+    assert lab.rota("logs", "--attempt", "2", run_id).stderr == b""
     assert lab.out("logs", "-f", run_id) == "try 1\ntry 2\n"

@@ -39,6 +39,8 @@ def command(run_id: str, follow: bool, attempt: int | None, tail: int | None, se
             say(f"{run.id} has no attempt {attempt}: it made {newest}")
             sys.exit(REFUSED)
         number = attempt or (1 if follow and tail is None else newest)
+        if number > 1 and attempt is None:
+            say(f"attempt {number} of {run.id}; `rota logs --attempt {number - 1} {run.id}` shows the one before")
         note = client.logs(run.id, 0, limit=1, attempt=number).raw.get("note")
         if note:  # of a lease: Rota has none of its output
             say(f"{run.id}: {plain(note)}")
