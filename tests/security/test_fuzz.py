@@ -64,7 +64,8 @@ class Target:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.known = _furnish(lab)
-        whole: Any = schemathesis.openapi.from_url(f"{lab.url}/openapi.json", timeout=60)  # made on demand: seconds of work
+        # the first call makes the document, which takes seconds of CPU time
+        whole: Any = schemathesis.openapi.from_url(f"{lab.url}/openapi.json", timeout=60)
         self.schema: Any = whole.exclude(path=list(LEFT_OUT))
         self.session = requests.Session()
         self.cases = 0
