@@ -47,7 +47,9 @@ class Doors:
         return reader, writer
 
     def ws(self, path: str = "/ws", **headers: str) -> Any:
-        return connect(f"ws://127.0.0.1:{self.port}{path}", additional_headers=headers, ping_interval=None)
+        return connect(
+            f"ws://127.0.0.1:{self.port}{path}", open_timeout=60, additional_headers=headers, ping_interval=None
+        )
 
     async def happen(self) -> int:
         """Two events; the number of the second."""

@@ -107,13 +107,17 @@ def test_a_name_that_was_made_to_point_here(lab: Lab, host: str) -> None:
 @pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1", "http://localhost"])
 def test_a_websocket_of_a_foreign_page_is_refused_at_the_handshake(lab: Lab, origin: Any) -> None:
     with pytest.raises(InvalidStatus) as caught:
-        connect(f"ws://127.0.0.1:{lab.port}/ws", origin=origin, additional_headers={"X-Auth-Token": SHARED})
+        connect(
+            f"ws://127.0.0.1:{lab.port}/ws", open_timeout=60, origin=origin, additional_headers={"X-Auth-Token": SHARED}
+        )
     assert caught.value.response.status_code == 403
 
 
 def test_a_websocket_of_our_own_page_is_not(lab: Lab) -> None:
     ours: Any = f"http://127.0.0.1:{lab.port}"
-    with connect(f"ws://127.0.0.1:{lab.port}/ws", origin=ours, additional_headers={"X-Auth-Token": SHARED}):
+    with connect(
+        f"ws://127.0.0.1:{lab.port}/ws", open_timeout=60, origin=ours, additional_headers={"X-Auth-Token": SHARED}
+    ):
         pass
 
 

@@ -137,7 +137,9 @@ def test_who_watches_does_not_hear_of_it(hidden: Secretive) -> None:
         stop = mine if not whole else hidden.run
         told = _sse(lab.port, token, stop)
         assert (hidden.seen_in(told) == []) is not whole
-        with connect(f"ws://127.0.0.1:{lab.port}/ws?after=0", additional_headers={"X-Auth-Token": token}) as watch:
+        with connect(
+            f"ws://127.0.0.1:{lab.port}/ws?after=0", open_timeout=60, additional_headers={"X-Auth-Token": token}
+        ) as watch:
             got = b""
             while stop.encode() not in got:
                 message = watch.recv(timeout=60)
@@ -244,7 +246,7 @@ def test_nor_does_a_stream(preempted: Preempted) -> None:
     assert preempted.seen_in(_sse(lab.port, lab.tokens["ben"], "preempted for another run", story)) == []
     assert preempted.seen_in(_sse(lab.port, lab.tokens["ben"], preempted.waiting)) == []
     head = {"X-Auth-Token": lab.tokens["ben"]}
-    with connect(f"ws://127.0.0.1:{lab.port}/ws?after=0", additional_headers=head) as watch:
+    with connect(f"ws://127.0.0.1:{lab.port}/ws?after=0", open_timeout=60, additional_headers=head) as watch:
         got = ""
         while preempted.waiting not in got:
             got += str(watch.recv(timeout=60))

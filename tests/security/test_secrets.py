@@ -136,7 +136,7 @@ def test_not_in_any_event(story: Story) -> None:
     last = lab.ask("POST", "/runs", {"name": "the-last-event", "command": "true"}, by="ben").ok()["id"]
     for by in ("ben", "root"):
         headers = {"X-Auth-Token": lab.tokens[by]}
-        with connect(f"ws://127.0.0.1:{lab.port}/ws?after=0", additional_headers=headers) as watch:
+        with connect(f"ws://127.0.0.1:{lab.port}/ws?after=0", open_timeout=60, additional_headers=headers) as watch:
             got = ""
             while last not in got:
                 got += str(watch.recv(timeout=60))
