@@ -27,9 +27,10 @@ up: export ROTA_MADE_BY := make up ARGS='--port 10001 --lease-port 9124'
 up: install ## install, then start Rota on this machine
 	@$(BIN)/rota up $(ARGS)
 
+# Many tests wait for processes, so four workers keep two cores busy. Each has a run of neighbours, which share servers.
 test: install-dev ## run the tests, all but the soak
 	@tools/system-packages test
-	$(BIN)/python -m pytest -n 3 $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 check: install-dev ## lint, formatting and types
 	$(BIN)/ruff check .
