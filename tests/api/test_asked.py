@@ -72,6 +72,7 @@ def test_it_is_one_or_the_other(house: House) -> None:
 def test_where_it_works(house: House) -> None:
     assert spec(house).workdir == house.workdir
     assert spec(house, workdir="/tmp").workdir == "/tmp"
+    assert spec(house, workdir="below").workdir == f"{house.workdir}/below"
     with pytest.raises(Invalid):
         spec(house, workdir="  ")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -74,14 +75,6 @@ def _named(value: str) -> str:
     return value
 
 
-def _absolute(value: str) -> str:
-    """Refuse a relative path: the caller means their own directory, and the server would take its own."""
-    if value.strip() and not value.startswith("/"):
-        raise ValueError("is not an absolute path; give one of the machine that has the GPUs")
-    return value
-
-
-Where = Annotated[str, Field(max_length=4096), AfterValidator(_absolute)]
 Seconds = Annotated[float, BeforeValidator(_time), Field(gt=0, le=LONGEST_S)]
 SecondsOrNone = Annotated[float, BeforeValidator(_time), Field(ge=0, le=LONGEST_S)]  # 0 = none at all
 Signal = Annotated[int, BeforeValidator(_signal), Field(ge=1, le=signals.HIGHEST)]
@@ -262,7 +255,7 @@ def spec_of(
     return Spec(
         name=name,
         argv=argv_of(command) if command is not None else tuple(extras.argv or ()),
-        workdir=workdir or house.workdir,
+        workdir=os.path.join(house.workdir, workdir) if workdir else house.workdir,
         request=request,
         env=extras.env,
         umask=extras.umask,

@@ -13,7 +13,6 @@ from rota.api.asked import (
     Extras,
     Priority,
     Text,
-    Where,
     Word,
     compact,
     gpus_by_default,
@@ -42,7 +41,7 @@ class NewRun(Extras):
 
     name: Annotated[str, Field(min_length=1, max_length=500)]
     command: Text | None = Field(None, description="A line for the shell; `argv` may be given instead.")
-    workdir: Where | None = Field(None, description="An absolute path. Default: the server's own.")
+    workdir: Annotated[str, Field(max_length=4096)] | None = Field(None, description="Default: the server's own.")
     sweep_id: Word | None = None
     parent_run_id: Word | None = None
     origin_alert_id: Word | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,6 @@ from rota.api.asked import (
     Making,
     Priority,
     Text,
-    Where,
     Word,
     compact,
     gpus_by_default,
@@ -50,6 +50,7 @@ MaxRuns = Annotated[int, Field(ge=1, le=MOST_RUNS), NUMBER]
 Name = Annotated[str, Field(min_length=1, max_length=400), AfterValidator(visible)]
 Shown = Annotated[Word, AfterValidator(visible)]
 Stage = Literal["draft", "pending", "running"]
+Where = Annotated[str, Field(max_length=4096)]
 
 
 class WildSweep(Making):
@@ -198,7 +199,7 @@ def _body(house: House, asked: NewSweep, owner: str) -> Object:
         **asked.model_dump(include=_KEPT),
         "goal": asked.goal or "",
         "user": owner,
-        "workdir": asked.workdir or house.workdir,
+        "workdir": os.path.join(house.workdir, asked.workdir) if asked.workdir else house.workdir,
         "is_wild": False,
         "draft": draft,
         # of the runs to come; once they are there they know it themselves
@@ -280,7 +281,7 @@ async def change_sweep(
     """Raises Changed where somebody else has changed it since `record` was read."""
     given = asked.model_dump(exclude_none=True, exclude={"status"})
     if "workdir" in given:
-        given["workdir"] = given["workdir"] or house.workdir
+        given["workdir"] = os.path.join(house.workdir, given["workdir"])
     body: Object = {**record.body, **given}
     fixed = [name for name in ("parameters", "max_runs") if body[name] != record.body[name]]
     if states and (fixed or asked.status == "draft"):

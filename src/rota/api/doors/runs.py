@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Making, Text, Where
+from rota.api.asked import Making, Text
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
@@ -123,7 +124,7 @@ async def get_run(house: HouseDep, who: Caller, run_id: RunId, request: Request)
 class Change(Making):
     name: Annotated[str, Field(max_length=500)] | None = None
     command: Text | None = None
-    workdir: Where | None = None
+    workdir: Annotated[str, Field(max_length=4096)] | None = None
 
 
 @router.put(
@@ -145,7 +146,7 @@ async def change_run(
         run_id,
         name=asked.name,
         argv=None if asked.command is None else argv_of(asked.command),
-        workdir=asked.workdir,
+        workdir=None if asked.workdir is None else os.path.join(house.workdir, asked.workdir),
     )
     run = await act(house, who, edit, dry_run)
     return Json(marked(Renderer(house, who).run(run), dry_run, ignored))

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body, Making, Priority, Text, Where, Word, compact
+from rota.api.asked import Body, Making, Priority, Text, Word, compact
 from rota.api.depends import Caller, DryRun, HouseDep, Key, Strict, seen
 from rota.api.dry import marked
 from rota.api.faults import faults
@@ -120,7 +120,7 @@ async def stop_run(
 class Again(Making):
     command: Text | None = None
     argv: Annotated[list[Text], Field(min_length=1, max_length=10_000)] | None = None
-    workdir: Where | None = None
+    workdir: Annotated[str, Field(max_length=4096)] | None = None
     auto_start: bool = False
     origin_alert_id: Word | None = None
     gpuwrap_config: GpuWrap | None = None
@@ -144,7 +144,7 @@ async def rerun_run(
     ignored = asked.ignored(strict)
     if asked.command is not None and not asked.command.strip():
         raise HTTPException(400, "Run command cannot be empty")
-    if asked.workdir is not None and not asked.workdir.strip():
+    if asked.workdir is not None and not asked.workdir.startswith("/"):
         raise Invalid("workdir: is not an absolute path", "workdir")
     if asked.command is not None and asked.argv is not None:
         raise Invalid("command: give either `command`, a line for the shell, or `argv`, a list of words", "command")
