@@ -272,7 +272,7 @@ def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
             must_have_its_store(data_dir.path)
         else:
             unfit = files_trouble(settings)
-            if unfit is not None:
+            if unfit is not None and not unfit.is_tolerated:
                 raise CannotStart(f"cannot use the database of --database-url (ROTA_DATABASE_URL): {unfit}")
         store = _open_store(settings, data_dir.path)
         stack.callback(store.close)

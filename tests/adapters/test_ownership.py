@@ -21,6 +21,7 @@ from rota.main import offline_tokens
 
 ME = os.geteuid()
 STRANGER = pwd.getpwnam("nobody")
+ANN = 12345  # an account without a name
 needs_root = pytest.mark.skipif(ME != 0, reason="gives files to another account")
 
 
@@ -130,6 +131,30 @@ def test_an_entry_of_another_account_is_refused(used: Path, name: str) -> None:
 def test_a_parent_of_another_account_is_refused(used: Path) -> None:
     give_away(used.parent)
     assert told(used) == (str(used.parent), f"choose another directory, or: chown root {used.parent}")
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o755, 0o2775])
+def test_a_persons_server_says_what_others_could_do_above_it_and_starts(tmp_path: Path, mode: int) -> None:
+    """A lab's directory belongs to its administrator, and its group may write to it."""
+    lab, where = tmp_path / "lab", tmp_path / "lab" / "ann" / "data"
+    where.mkdir(parents=True)
+    for path in (where, where.parent):
+        os.chown(path, ANN, ANN)
+    os.chown(lab, STRANGER.pw_uid, STRANGER.pw_gid)
+    lab.chmod(mode)
+    unfit = judge(where, uid=ANN)
+    assert unfit is not None
+    assert (unfit.path, unfit.is_tolerated) == (lab, True)
+    where.chmod(0o777)  # what is not tolerated is told first
+    refused = judge(where, uid=ANN)
+    assert refused is not None
+    assert (refused.path, refused.is_tolerated) == (where, False)
+    where.chmod(0o700)
+    lab.chmod(0o777)
+    opened = judge(where, uid=ANN)
+    assert opened is not None
+    assert (opened.path, opened.is_tolerated) == (lab, False)
 
 
 @needs_root

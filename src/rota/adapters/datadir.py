@@ -7,11 +7,14 @@ never blocks a start. The text in the file is for people, and says whether the o
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import time
 from pathlib import Path
 
 from rota.adapters.ownership import judge
+
+log = logging.getLogger(__name__)
 
 ORPHANED_S = 2.0  # how long a lock outlives its server at most
 
@@ -88,8 +91,10 @@ def _make(where: Path, mode: int) -> None:
 
 def _must_be_fit(where: Path) -> None:
     unfit = judge(where)
-    if unfit is not None:
+    if unfit is not None and not unfit.is_tolerated:
         raise DataDirError(f"cannot use {where} as the data directory: {unfit}")
+    if unfit is not None:
+        log.warning("the data directory %s is as safe as a directory above it: %s", where, unfit)
 
 
 def _must_be_ours(where: Path) -> None:

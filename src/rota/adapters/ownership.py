@@ -36,6 +36,7 @@ class Unfit(NamedTuple):
     path: Path
     wrong: str
     mend: str  # a command, and what else would do
+    is_tolerated: bool = False  # it is to be said, and the server starts nevertheless
 
     def __str__(self) -> str:
         return f"{self.path} {self.wrong}; {self.mend}"
@@ -43,10 +44,15 @@ class Unfit(NamedTuple):
 
 def judge(data_dir: Path, database: Path | None = None, uid: int | None = None) -> Unfit | None:
     """Return the first thing that keeps a server of the account `uid` (its own by default) from using `data_dir`, and
-    the SQLite file `database` where that lies elsewhere; None = both are fit. What is not there yet is fit. Raises
-    OSError where something cannot be looked at."""
+    the SQLite file `database` where that lies elsewhere, else the first that is tolerated; None = both are fit. What is
+    not there yet is fit. Raises OSError where something cannot be looked at."""
     judge_for = _Judge(os.geteuid() if uid is None else uid)
-    return next(judge_for.all_of(data_dir.expanduser().absolute(), database), None)
+    tolerated: Unfit | None = None
+    for unfit in judge_for.all_of(data_dir.expanduser().absolute(), database):
+        if not unfit.is_tolerated:
+            return unfit
+        tolerated = tolerated or unfit
+    return tolerated
 
 
 class _Judge:
@@ -147,16 +153,18 @@ class _Judge:
         return here, found
 
     def _above(self, path: Path) -> Iterator[Unfit]:
-        """A directory on the way. With the sticky bit nobody renames what belongs to others."""
-        facts = os.stat(path)
+        """A directory on the way. With the sticky bit nobody renames what belongs to others. A person's own server is
+        often below a directory that a group shares or that an administrator's account owns: that person trusts them."""
+        facts, tolerated = os.stat(path), self._uid != ROOT
         # where this user namespace hides the owner, as it hides root, nothing can be said
         if facts.st_uid not in self._trusted and not is_unmapped(facts.st_uid):
-            yield self._strange(path, facts, above=True)
+            yield self._strange(path, facts, above=True)._replace(is_tolerated=tolerated)
         if self._others_write(path, facts) and not facts.st_mode & stat.S_ISVTX:
             yield Unfit(
                 path,
                 f"lets others rename what is in it (mode {facts.st_mode & 0o7777:o})",
                 f"{_go_w(path)}, or: chmod +t {_quoted(path)}, or choose another directory",
+                is_tolerated=tolerated and not facts.st_mode & stat.S_IWOTH,
             )
 
     def _strange(self, path: Path, facts: os.stat_result, *, everything: bool = False, above: bool = False) -> Unfit:

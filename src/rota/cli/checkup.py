@@ -122,7 +122,8 @@ def _unfit(path: Path, uid: int | None = None) -> Finding | None:
         return Finding("data directory", FAIL, f"{path}: {error.strerror}", "choose another with ROTA_DATA_DIR")
     if unfit is None:
         return None
-    return Finding("data directory", FAIL, plain(f"{unfit.path} {unfit.wrong}"), plain(unfit.mend))
+    level = WARN if unfit.is_tolerated else FAIL
+    return Finding("data directory", level, plain(f"{unfit.path} {unfit.wrong}"), plain(unfit.mend))
 
 
 def _store(data_dir: Path) -> Iterator[Finding]:
