@@ -7,6 +7,7 @@ import contextlib
 import gc
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -306,6 +307,48 @@ def test_nor_an_answer_that_nobody_takes(head: bytes, monkeypatch: pytest.Monkey
         await task
 
     asyncio.run(inside())
+
+
+@pytest.mark.parametrize("is_forced", [False, True], ids=["asked", "asked twice"])
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_client_that_never_reads_does_not_hold_up_the_stop(
+    loop: Any, is_forced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled request writes a refusal, which waits behind the answer that is not read."""
+    monkeypatch.setattr(serve, "TAKE_WITHIN_S", 90.0)  # by then the client would be given up in any case
+    monkeypatch.setattr(serve, "PARTING_S", 0.1)
+    size = 64 << 20  # more than the kernel keeps for a client
+    begun = 0
+
+    async def long_then_refused(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
+            length = str(size).encode()
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+            await send({"type": "http.response.body", "body": b"x" * size})
+            return
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await app(scope, receive, send)
+
+    async def inside(listening: socket.socket, client: socket.socket) -> None:
+        server = serve._Server(serve._config(long_then_refused))
+        task = asyncio.create_task(server.serve([listening]))
+        client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 2)
+        async with asyncio.timeout(60):
+            while begun < 2:
+                await asyncio.sleep(0.005)
+        server.should_exit, server.force_exit = True, is_forced
+        await task
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    with socket.create_connection(listening.getsockname()) as client:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(inside(listening, client))
+            stopping_at = time.monotonic()
+        assert time.monotonic() - stopping_at < 60, "the event loop has ended, and with it all requests"
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

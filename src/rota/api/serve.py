@@ -247,6 +247,19 @@ class _Server(uvicorn.Server):
         within_s = 0 if self.force_exit else ASK_WITHIN_S
         await asyncio.gather(*(server.hand_over(within_s) for server in self.servers))
         await super().shutdown(sockets)
+        await self._hang_up_on_the_rest()
+
+    async def _hang_up_on_the_rest(self) -> None:
+        """Abort the connections that are still open. Uvicorn has cancelled their requests, and a cancelled request is
+        answered with a refusal. Where the client does not read, that refusal would be waited for, and with it the end
+        of the event loop, until TAKE_WITHIN_S is over."""
+        state = self.server_state
+        if state.tasks:
+            await asyncio.wait(list(state.tasks), timeout=LAST_LOOK_S)  # for clients that read the refusal
+        for connection in list(state.connections):
+            connection.hang_up()  # type: ignore[union-attr]
+        if state.tasks:
+            await asyncio.wait(list(state.tasks), timeout=LAST_LOOK_S)
 
 
 class _Corked:
@@ -515,7 +528,7 @@ class _Connection(BoundedPipeline):
     def on_headers_complete(self) -> None:
         if not (self.parser.should_upgrade() and self._should_upgrade()):
             self._calm()  # else a body may follow, which is waited for no longer than a head
-        self.scope["rota.hang_up"] = self._hang_up  # type: ignore[typeddict-unknown-key]
+        self.scope["rota.hang_up"] = self.hang_up  # type: ignore[typeddict-unknown-key]
         self.scope["rota.gone"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
         self.scope["rota.drained"] = self.flow.drain  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
@@ -615,9 +628,9 @@ class _Connection(BoundedPipeline):
         self._taking, before = None, self._untaken
         self._see_it_taken()
         if self._untaken and self._untaken == before:
-            self._hang_up()
+            self.hang_up()
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         if self in self.connections:
             _hang_up(self.transport)
 
