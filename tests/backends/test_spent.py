@@ -16,7 +16,7 @@ from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.processes import LinuxProcesses
 from rota.app.later import Later
-from rota.app.ports import LaunchOrder, StopOrder
+from rota.app.ports import LaunchOrder, Live, StopOrder
 from rota.core.run import Cause
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig, descendants, wait_for
@@ -155,7 +155,10 @@ def test_who_may_still_hold_something_in_the_namespace_is_waited_for(
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
 
 
-def test_the_holder_of_a_lease_that_is_spent_holds_nothing(tmp_path: Path, reports: Reports, enter: Enter) -> None:
+def test_a_holder_that_cannot_leave_is_looked_at_by_itself_and_its_lease_can_be_released(
+    tmp_path: Path, reports: Reports, enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account may have a thousand leases on it, and the writer looks at each in every round."""
     processes, later = LinuxProcesses(), Later()
     backend = LeaseBackend(tmp_path, processes, later)
     backend.open(reports)
@@ -165,13 +168,25 @@ def test_the_holder_of_a_lease_that_is_spent_holds_nothing(tmp_path: Path, repor
             if outer.stdout.readline() != b"ready\n":
                 pytest.skip("this machine lets nobody make a pid namespace")
             (first,) = descendants(outer.pid)
-            enter(first, "ends")
+            enter(first, "traced")
             seen = processes.look(first)
             assert seen is not None
             order = LaunchOrder("a7c3b6d11f02-1", ("true",), {}, "/", (), holder=seen.holder)
             backend.launch(order)
-            backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.0))
-            assert wait_for(lambda: reports.exit(order.attempt_id), "its end").cause is Cause.CANCELLED
+            os.kill(first, signal.SIGKILL)
+            wait_for(lambda: spent.is_spent(first), "it to wait for the rest of its namespace")
+            looks: list[None] = []
+            every = procs.all_pids
+
+            def counted() -> Iterator[int]:
+                looks.append(None)
+                return every()
+
+            monkeypatch.setattr(procs, "all_pids", counted)
+            assert isinstance(backend.observe(order.attempt_id), Live)
+            assert not looks, "one lease is no reason to look at all processes"
+            backend.stop(order.attempt_id, StopOrder("released"))
+            assert wait_for(lambda: reports.exit(order.attempt_id), "its end").cause is Cause.RELEASED
         finally:
             outer.kill()
             backend.close()

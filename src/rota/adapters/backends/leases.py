@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rota.adapters.backends import claims, damaged, evict, procs, records, spent, tracers
+from rota.adapters.backends import claims, damaged, evict, procs, records, tracers
 from rota.adapters.backends.turns import Turns
 from rota.app.ports import (
     Absent,
@@ -220,9 +220,9 @@ class LeaseBackend:
         holder = lease.holder
         if holder.boot_id != self._boot_id:
             return False
-        if _lives((holder.pid, holder.start_ticks), holder.uid):
+        if procs.start_time(holder.pid) == holder.start_ticks:
             return True
-        first = next((n for n, target in enumerate(lease.brood) if _lives(target, holder.uid)), len(lease.brood))
+        first = next((n for n, target in enumerate(lease.brood) if _lives(target)), len(lease.brood))
         lease.brood = lease.brood[first:]
         return bool(lease.brood)
 
@@ -352,7 +352,7 @@ class LeaseBackend:
             if lease is None:
                 return
             holder, brood = (lease.holder.pid, lease.holder.start_ticks), lease.brood
-            left = {target for target in (holder, *brood) if _lives(target, lease.holder.uid)}
+            left = {target for target in (holder, *brood) if _lives(target)}
             gone = frozenset(brood) - left
             with self._lock:
                 if self._known.get(name) is not lease:
@@ -392,13 +392,11 @@ class LeaseBackend:
             if lease is None:
                 return
             family = [(lease.holder.pid, lease.holder.start_ticks), *lease.brood]
-            left = [target[0] for target in family if _lives(target, lease.holder.uid)]
+            left = [target[0] for target in family if _lives(target)]
             for text in tracers.end(left, lease.holder.uid) if left else ():
                 log.warning("%s: %s", name, text)
             if left:
                 self._after(LOOK_S, lambda: self._put(name, self._free))
-            else:  # the end of one that is spent is not told
-                self._count(name)
 
     @contextlib.contextmanager
     def _or_again(self, name: str, act: Callable[[str], None]) -> Iterator[None]:
@@ -453,8 +451,8 @@ class LeaseBackend:
         return lease
 
 
-def _lives(target: evict.Target, uid: int) -> bool:
-    return procs.start_time(target[0]) == target[1] and not spent.are_all(target[:1], uid)
+def _lives(target: evict.Target) -> bool:
+    return procs.start_time(target[0]) == target[1]
 
 
 def _lease_of(record: Mapping[str, Any]) -> _Lease | None:
