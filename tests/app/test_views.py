@@ -8,7 +8,7 @@ from threading import Event, Thread
 import pytest
 
 from rota.app.authz import Principal, Role
-from rota.app.commands import Archive, Cancel, Hold, Pause, Release, Reprioritise, Resume, Submit
+from rota.app.commands import Archive, Cancel, Edit, Hold, Pause, Release, Reprioritise, Resume, Submit
 from rota.app.ports import StoreBusy
 from rota.app.views import Window
 from rota.core import events as e
@@ -51,6 +51,17 @@ def test_an_agents_estimate_of_a_second_passes_nobody_of_higher_priority(house):
     said, bounded = house.sleeper(1, bot, estimate_s=1.0), house.sleeper(1, bot, time_limit_s=1.0)
     assert house.rota.run(said).spec.estimate_s == 1.0
     assert [run.id for run in house.rota.view().queue()] == [bounded, important, said]
+    # nor where the person starts what the agent wrote, or the agent writes another command into the person's run
+    draft = house.do(Submit(house.spec("sleep 60", estimate_s=1.0), author=Role.AGENT), ANN).id
+    persons = house.sleeper(1, ANN, estimate_s=1.0)
+    assert [run.id for run in house.rota.view().queue()] == [bounded, persons, important, said, draft]
+    house.do(Edit(persons, argv=("/bin/sleep", "61")), bot)
+    assert [run.id for run in house.rota.view().queue()] == [bounded, important, said, draft, persons]
+    house.do(Edit(persons, argv=("/bin/sleep", "62")), ANN)
+    order = [run.id for run in house.rota.view().queue()]
+    assert order == [bounded, persons, important, said, draft], "the person's own estimate counts again"
+    house.reopen()
+    assert [run.id for run in house.rota.view().queue()] == order
 
 
 def test_queue_active_held_and_the_gpus(house):

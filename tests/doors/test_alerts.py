@@ -112,3 +112,9 @@ def test_a_persons_answer_stays(make_server: MakeServer) -> None:
     who["other"].post(path, {"choice": "Ask"}).ok()
     who[ANN].post(path, {"choice": "Ignore"}).ok()
     assert stands() == ("Ignore", ANN), "a person's answer counts for more than an agent's"
+
+    path = alert()
+    who["bot"].post(path, {"choice": "Stop"}).ok()
+    who[ANN].post(path, {"choice": "Stop"}).ok()
+    assert stands() == ("Stop", ANN), "who says the same as an agent has answered as well"
+    assert who["bot"].post(path, {"choice": "Ask"}).status == 409

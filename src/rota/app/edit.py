@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, authorise
+from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, Role, authorise
 from rota.app.commands import Archive, Edit
 from rota.app.desk import Desk
 from rota.app.errors import Conflict, Forbidden, Invalid
 from rota.app.problems import must_fit, text_problems
 from rota.core import events as e
 from rota.core.argv import SHELL, command_of
+from rota.core.expect import expect
 from rota.core.run import ENDED, Replaced, Run, Spec
 from rota.core.weight import own_bytes
 
@@ -44,7 +45,11 @@ def edit(desk: Desk, who: Principal, command: Edit) -> Run:
     more = own_bytes(spec) - own_bytes(run.spec)
     if run.state not in ENDED and more > 0:
         desk.budget.must_fit_live(desk.state, who, run.user, more)
-    return desk.amend(e.RunEdited(at=desk.now, by=who.name, run_id=run.id, spec=spec), replace(run, spec=spec))
+    event = e.RunEdited(at=desk.now, by=who.name, run_id=run.id, spec=spec)
+    if changed and run.state not in ENDED:  # what was expected of the other command says nothing of this one
+        expected_s, source, belief = expect(desk.state, run.user, spec, trusted=who.role is not Role.AGENT)
+        event = replace(event, expected_s=expected_s, expected_from=source, belief=belief)
+    return desk.amend(event, replace(run, spec=spec))
 
 
 def archive(desk: Desk, who: Principal, command: Archive) -> Run:

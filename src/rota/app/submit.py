@@ -54,6 +54,7 @@ class _Ready:
     waiting_on: tuple[Dependency, ...] = ()
     records: tuple[records.Checked, ...] = ()
     known: Run | None = None
+    trusted: bool = True  # whether a first estimate is believed: an agent's is not, whoever starts what the agent wrote
 
 
 def submit(desk: Desk, who: Principal, command: Submit) -> Run:
@@ -135,7 +136,7 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
     written = records.check_all(desk, who, command.records, user, blank=True)
     ahead.by_user[user] += 1
     ahead.held += command.held
-    return _Ready(command, user, digest, waiting_on, written)
+    return _Ready(command, user, digest, waiting_on, written, trusted=judged.role is not Role.AGENT)
 
 
 def _judged(who: Principal, user: str, author: Role | None) -> Principal:
@@ -205,7 +206,7 @@ def _write(desk: Desk, who: Principal, ready: _Ready) -> Run:
     run_id = desk.new_id()
     while run_id in desk.state.runs:
         run_id = desk.new_id()
-    expected_s, expected_from, belief = expect(desk.state, user, command.spec, trusted=who.role is not Role.AGENT)
+    expected_s, expected_from, belief = expect(desk.state, user, command.spec, trusted=ready.trusted)
     desk.write(
         e.RunSubmitted(
             at=desk.now,

@@ -60,9 +60,13 @@ class RunReprioritised(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEdited(RunEvent):
-    """Its spec was changed: anything while it waits, names and labels later too, even after its end."""
+    """Its spec was changed: anything while it waits, names and labels later too, even after its end. With another
+    command a run that waits is expected anew."""
 
     spec: Spec
+    expected_s: float | None = None  # None = as before
+    expected_from: str = ""
+    belief: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

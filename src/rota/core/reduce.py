@@ -75,8 +75,12 @@ def _reprioritised(state: State, event: e.RunReprioritised) -> None:
 
 def _edited(state: State, event: e.RunEdited) -> None:
     run = state.runs.get(event.run_id)
-    if run is not None:  # else it ended long ago, and only its row changes
-        state.put(replace(run, spec=event.spec))
+    if run is None:  # it ended long ago, and only its row changes
+        return
+    run = replace(run, spec=event.spec)
+    if event.expected_s is not None:
+        run = replace(run, expected_s=event.expected_s, expected_from=event.expected_from, belief=event.belief)
+    state.put(run)
 
 
 def _archived(state: State, event: e.RunArchived) -> None:

@@ -121,8 +121,10 @@ async def _respond(house: House, who: Principal, alert_id: str, asked: Response,
         raise HTTPException(400, f"choice: {asked.choice[:100]!r} is not one of {known[:1000]}")
     given = record.body["response"]
     authorise(who, Act.RECORD, record.body["user"])
-    if given != asked.choice:
-        if given is not None and record.body.get("actor", HUMAN) == HUMAN:
+    of_person = given is not None and record.body.get("actor", HUMAN) == HUMAN
+    # a person who says the same as an agent makes it a person's answer, which stays
+    if given != asked.choice or not (of_person or who.role is Role.AGENT):
+        if of_person:
             first = standing.Standing(given, record.body.get("responded_by") or "")
             standing.must_have_seen(first, who, asked.seen, given, raced=raced)
         said = {"status": "resolved", "response": asked.choice, "responded_at": time.time()}
