@@ -294,3 +294,23 @@ def test_an_owner_whom_the_user_namespace_hides_may_own_what_is_above(
     assert judge(used) is not None
     monkeypatch.setattr(ownership, "is_unmapped", lambda uid: uid == 65534)
     assert judge(used) is None
+
+
+@needs_root
+def test_a_directory_that_another_account_makes_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tmp_path / "data"
+    looked = Path.is_dir
+
+    def is_dir(path: Path) -> bool:
+        there = looked(path)
+        if path == where and not there:
+            where.mkdir()
+            give_away(where)
+        return there
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    with pytest.raises(DataDirError, match=f"{where} belongs to the account"):
+        open_data_dir(where)
+    assert list(where.iterdir()) == []

@@ -287,6 +287,13 @@ def test_a_second_attempt_does_not_wipe_the_first_ones_output(tmp_path: Path) ->
     assert (tmp_path / "out").read_text() == "x\n"
 
 
+def test_no_node_wipes_what_another_has_written(tmp_path: Path) -> None:
+    argv = wrap(["sh", "-c", "echo $SLURM_NODEID; echo $SLURM_NODEID >&2"], "", "out", "err", append=False)
+    for rank in ("0", "1"):
+        started(tmp_path, argv, SLURM_NNODES="2", SLURM_NODEID=rank)
+    assert (tmp_path / "out").read_text() == (tmp_path / "err").read_text() == "0\n1\n"
+
+
 def test_a_file_that_cannot_be_opened_fails_the_job(tmp_path: Path) -> None:
     ended = started(tmp_path, wrap(["echo", "x"], "", "no/such/dir", "", append=False))
     assert ended.returncode != 0

@@ -50,12 +50,12 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
     try:
         # a server of root's runs jobs as other accounts, which must be able to reach their checkpoints below it
         mode = 0o711 if os.geteuid() == 0 else 0o700
+        is_there = where.is_dir()
         _must_be_fit(where)
-        if where.is_dir():
-            _must_be_ours(where)
-        else:
+        if not is_there:
             _make(where, mode)
             _must_be_fit(where)  # another account may have made it first, where everybody may make directories
+        _must_be_ours(where)
         # os.open sets O_CLOEXEC: a job that outlives the server must not keep the lock alive
         lock_fd = os.open(where / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:

@@ -147,6 +147,10 @@ def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
     making = stopping.choose(board, run, stopping.standing(run), {})
     if making is not None and making.awaited:
         again = tuple(run_id for run_id in making.awaited if run_id in stopping.alone)
+        if not again:
+            text = "fillers on its GPUs go as soon as the others that it waits for have ended"
+            by = max((one.by for one in stopping.near()), default=None)
+            return [Reason("stopping", text, making.awaited[:SHOWN], by)]
         text = (
             "who makes way for it was stopped before and has only just started again: it is left alone for at most "
             f"{told(MOST_S)} after that, and what is free is kept for this one"

@@ -375,6 +375,8 @@ def test_a_filler_runs_until_the_rest_of_the_room_is_free(leaves: str) -> None:
     for _ in range(3):
         plan = lab.step()
         assert (plan.starts, plan.preempts) == ((), ())
+        why = explain(lab.state, lab.now, wide)
+        assert [reason.runs for reason in why.reasons if "fillers on its GPUs" in reason.text] == [(filler,)]
     assert lab.run(filler).attempts_made == 1
     lab.now = 5.0
     lab.end(other)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 # $1 stdin, $2 stdout, $3 stderr ("" = as it is, for stderr: with stdout), $4 1 = append; then the command.
+# On several nodes each one runs this with the same files: nobody may truncate what another has written.
 WRAPPER = r"""
 fill() {
   path= rest=$1
@@ -30,6 +31,7 @@ fill() {
 fill "$1"; in=$path; fill "$2"; out=$path; fill "$3"; err=$path; append=$4
 shift 4
 [ "${ROTA_ATTEMPT:-1}" = 1 ] || append=1
+[ "${SLURM_NNODES:-1}" = 1 ] || append=1
 if [ -n "$in" ]; then exec <"$in" || exit 1; fi
 if [ -n "$out" ]; then
   echo "output goes to $out"
