@@ -8,6 +8,7 @@ import sys
 import time
 
 SAY_EVERY_S = 60.0
+CANCELLED = "CancelledError"  # asyncio's: uvicorn cancels what is under way at the end of a stop, and logs it as an error
 
 SECRET = re.compile(
     r"""rota_[A-Za-z0-9_-]{20,}  # a token
@@ -48,6 +49,9 @@ class Seldom(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno != logging.WARNING and not record.exc_info:
             return True
+        if record.exc_info and record.exc_info[0] is not None and record.exc_info[0].__name__ == CANCELLED:
+            record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
+            record.msg, record.args, record.exc_info = "a request was cut off, since the server stops", (), None
         text, now = str(record.msg).strip() + _kind(record), time.monotonic()
         self._came[text] = self._came.get(text, 0) + 1
         if text in self._said_at and now - self._said_at[text] < SAY_EVERY_S:

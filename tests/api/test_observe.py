@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import sys
@@ -121,3 +122,12 @@ def test_one_kind_of_traceback_is_said_once_a_minute() -> None:
     passed = [each for each in records if seldom.filter(each)]
     assert [type(each.exc_info[1]) for each in passed if each.exc_info] == [KeyError, ValueError]
     assert seldom.filter(logging.LogRecord("x", logging.ERROR, __file__, 1, "no traceback", (), None))
+
+
+def test_a_request_that_a_stop_cuts_off_is_no_error(log: io.StringIO) -> None:
+    try:
+        raise asyncio.CancelledError
+    except asyncio.CancelledError as error:
+        logging.getLogger("uvicorn.error").error("Exception in ASGI application\n", exc_info=error)
+    (line,) = log.getvalue().splitlines()
+    assert line.endswith("WARNING uvicorn.error: a request was cut off, since the server stops (1 so far)")
