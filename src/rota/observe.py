@@ -8,7 +8,9 @@ import sys
 import time
 
 SAY_EVERY_S = 60.0
-CANCELLED = "CancelledError"  # asyncio's: uvicorn cancels what is under way at the end of a stop, and logs it as an error
+CANCELLED = (
+    "CancelledError"  # asyncio's: uvicorn cancels what is under way at the end of a stop and logs it as an error
+)
 
 SECRET = re.compile(
     r"""rota_[A-Za-z0-9_-]{20,}  # a token
