@@ -24,6 +24,7 @@ from rota.app.errors import Unavailable
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+K = TypeVar("K", str, tuple[str, str])
 
 THREADS = 16
 MAX_OF_ONE_RUN = 4  # threads
@@ -46,7 +47,8 @@ class FileReads:
         doing: str = "reading the files of run",
     ) -> None:
         """`of_one`: how many threads one run's files may take, or whatever else its work is kept apart by.
-        `of_person`: how many threads one person's calls may take, over all runs, where `read` is told the person.
+        `of_person`: how many threads one person's calls may take, over all runs, where `read` is told the person. For
+        one run these are at most one fewer than `of_one`.
         `calls_of_one`: how many calls for it may read or wait. `rest`: how long its next call waits at least, times
         what the last one took of the processor, so that work in Python leaves time to others."""
         self._name, self._most_threads, self._most_calls, self._limit_s = name, threads, calls, limit_s
@@ -58,6 +60,7 @@ class FileReads:
         self._idle = asyncio.Semaphore(threads)
         self._lanes: dict[str, _Lane] = {}
         self._people: dict[str, _Lane] = {}
+        self._shares: dict[tuple[str, str], _Lane] = {}  # of one person in one run
         self._rests: dict[str, float] = {}  # until when; those that are over go with the next
 
     async def read(self, key: str, work: Callable[[], T], person: str = "") -> T:
@@ -79,8 +82,10 @@ class FileReads:
     async def _begin(self, key: str, work: Callable[[], T], person: str) -> asyncio.Future[T]:
         call = _Call(work)
         with ExitStack() as taken:
-            # The person's share first: a person with many streams of a run then leaves room in the run's line.
+            # First the person's share of the run: who waits for a stuck run then keeps no thread from the person's
+            # other runs, and leaves a thread of the run to others.
             if person:
+                await self._enter(taken, self._shares, (person, key), max(1, self._of_one - 1))
                 await self._enter(taken, self._people, person, self._of_person)
             await self._enter(taken, self._lanes, key, self._of_one)
             while (left_s := self._rests.get(key, 0.0) - time.monotonic()) > 0:
@@ -100,7 +105,7 @@ class FileReads:
         reading.add_done_callback(ended)
         return reading
 
-    async def _enter(self, taken: ExitStack, lanes: dict[str, _Lane], key: str, threads: int) -> None:
+    async def _enter(self, taken: ExitStack, lanes: dict[K, _Lane], key: K, threads: int) -> None:
         """Wait for one of the lane's threads. `taken` gives it back."""
         lane = lanes.setdefault(key, _Lane(threads))
         lane.users += 1
@@ -171,7 +176,7 @@ class _Lane:
         self.users = 0  # calls that read or wait
 
 
-def _leave(lanes: dict[str, _Lane], key: str, lane: _Lane) -> None:
+def _leave(lanes: dict[K, _Lane], key: K, lane: _Lane) -> None:
     lane.users -= 1
     if not lane.users:
         del lanes[key]

@@ -30,8 +30,8 @@ POLL_S = 0.25  # of a log that somebody watches; its writer tells nobody
 BEAT_S = 15.0
 STUCK_S = 1.0  # how soon a follower whose read is stuck hears that the server stops
 STILL_HERE = b": still here\n\n"
-# Threads that one person's followers may read in. More than the files of one run may take: a run whose log is stuck
-# leaves some to that person's other followers, and more than half of all threads to other people.
+# Threads that one person's followers may read in. More than they may take for one run, so that a run whose log is stuck
+# leaves some to the person's other followers; and more than half of all threads stay for other people.
 OF_ONE_PERSON = MAX_OF_ONE_RUN + 2
 PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})")
 
