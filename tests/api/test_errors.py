@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -172,3 +174,50 @@ def test_every_route_says_what_it_may_answer() -> None:
     assert set(faults(404, 409)) == {*ALWAYS, 404, 409}
     with pytest.raises(KeyError):
         faults(418)
+
+
+class Mark:
+    """Something in the scope of a request that can be referred to weakly."""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param({"type": "http.disconnect"}, id="client gone"),
+        pytest.param({"type": "http.request", "body": b"{"}, id="no JSON"),
+        pytest.param({"type": "http.request", "body": b"\xff"}, id="no UTF-8"),
+    ],
+)
+def test_a_request_with_a_bad_body_is_freed_without_the_collector(message: dict[str, Any]) -> None:
+    app = FastAPI()
+    errors.install(app)
+
+    async def take(body: dict[str, Any]) -> None:
+        raise AssertionError("the body cannot be read")
+
+    app.add_api_route("/", take, methods=["POST"])
+    statuses: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        return message
+
+    async def send(sent: Any) -> None:
+        if sent["type"] == "http.response.start":
+            statuses.append(sent["status"])
+
+    def ask() -> weakref.ref[Mark]:
+        mark = Mark()
+        head = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": head, "mark": mark}
+        asyncio.run(app(scope, receive, send))
+        return weakref.ref(mark)
+
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        left = ask()
+        assert left() is None
+    finally:
+        if was_enabled:
+            gc.enable()
+    assert statuses == [422]

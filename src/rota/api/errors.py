@@ -104,6 +104,7 @@ def is_shortage(error: Exception) -> bool:
 
 async def misshapen(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    _drop_cause(error)
     faults = [
         {
             "type": item["type"],
@@ -127,10 +128,18 @@ def _message(item: Mapping[str, Any]) -> str:
 
 async def plain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    _drop_cause(error)
     if error.status_code == 400 and error.detail == UNREADABLE_BODY:  # not UTF-8, too deep, or a number too long
         return Json({"detail": [fault(None, "the body cannot be read as JSON in UTF-8")]}, 422)
     headers = dict(error.headers) if error.headers else None
     return Json({"detail": error.detail}, error.status_code, headers)
+
+
+def _drop_cause(error: Exception) -> None:
+    """Break a reference cycle. FastAPI keeps the error for a body that is unreadable, or that ends too soon, in a local
+    variable, and the traceback of its cause refers to that frame. The body itself, up to 4 MiB, would stay in memory
+    until the garbage collector runs, which it does rarely."""
+    error.__cause__ = error.__context__ = None
 
 
 def _part(part: Any) -> Any:
