@@ -214,7 +214,21 @@ class TestWhoSaidIt:
         assert (done["status"], done["user_note"], done["modified_action"]) == ("executed", "half", "use 4")
         assert [(one["status"], one["by"]) for one in done["responses"]] == [("modified", ANN), ("executed", "bot")]
         refused("bot", path, status="dismissed")
-        assert who[ANN].post(path, {"status": "rejected"}).ok()["user_note"] is None
+        assert "with `seen`: 'executed'" in refused("boss", path, **said), "it is executed by now"
+        assert who["boss"].post(path, {**said, "seen": "executed"}).ok()["status"] == "modified"
+        assert who["boss"].post(path, {"status": "rejected"}).ok()["user_note"] is None
+
+    def test_a_person_who_answers_otherwise_with_the_same_word_leaves_another_event(
+        self, answering: dict[str, Person]
+    ) -> None:
+        made = answering[ANN].post("/journey/recommendations", {"title": "more GPUs", "session_id": "twice"}).ok()
+        path = f"/journey/recommendations/{made['id']}/respond"
+        for action in ("use 4", "use 2"):
+            answering[ANN].post(path, {"status": "modified", "modified_action": action}).ok()
+        answer = answering[ANN].post(path, {"status": "modified", "modified_action": "use 2"}).ok()
+        assert (answer["modified_action"], len(answer["responses"])) == ("use 2", 2)
+        events = answering[ANN].get("/journey/loop?session_id=twice").ok()["events"]
+        assert [one["kind"] for one in events].count("user_modified_recommendation") == 2
 
     @pytest.mark.parametrize(
         "kind",

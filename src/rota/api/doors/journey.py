@@ -240,18 +240,19 @@ async def _respond(
     authorise(who, Act.RECORD, record.body["user"])
     notes = {"user_note": asked.user_note, "modified_action": asked.modified_action}
     before = responses_of(record.body)
+    noted = {name: record.body.get(name) for name in notes}
     last = next((one for one in reversed(before) if one.get("actor", HUMAN) == HUMAN), None)
     if last is not None:
         if word == EXECUTED and last["status"] in APPROVED:
             # what the person said with it stays
             given = {name: text for name, text in notes.items() if text is not None and who.role is not Role.AGENT}
-            notes = {name: record.body.get(name) for name in notes} | given
-        elif (last["status"], *(record.body.get(name) for name in notes)) != (word, *notes.values()):
+            notes = noted | given
+        elif (last["status"], record.body["status"], noted) != (word, word, notes):
             first = standing.Standing(last["status"], last.get("by") or "")
             standing.must_have_seen(first, who, asked.seen, record.body["status"], raced=raced)
     now = time.time()
     response = {"status": word, "responded_at": now, "by": who.name, "actor": _actor(who)}
-    again = bool(before) and (before[-1]["status"], before[-1].get("by")) == (word, who.name)
+    again = bool(before) and (before[-1]["status"], before[-1].get("by"), noted) == (word, who.name, notes)
     # one entry for what is said again and again, so that repeating it drops none of the others
     responses = before if again else [*before, response][-MOST_RESPONSES:]
     said = {**notes, "status": word, "responded_at": now, "responses": responses}
