@@ -44,9 +44,14 @@ def test_a_person_and_its_agent_are_that_person():
 
 
 def test_nobody_but_an_admin_is_root():
-    for who in (Principal("root", Role.USER), Principal("bot", Role.AGENT, "root"), GUEST):
-        with pytest.raises(Forbidden, match="has no account on this machine"):
+    for who, why in (
+        (Principal("root", Role.USER), r"^root \(user\) may not run anything as root; use a token of a person"),
+        (Principal("bot", Role.AGENT, "root"), r"^bot \(agent\) may not run anything as root; use a token of a person"),
+        (GUEST, "guest has no account on this machine"),
+    ):
+        with pytest.raises(Forbidden, match=why):
             of_root().choose(who, None)
+        assert of_root("lent").choose(who, None) == "lent"
     for broken in (of_root("root"), of_root("nowhere")):
         with pytest.raises(Forbidden):
             broken.choose(GUEST, None)
@@ -67,6 +72,7 @@ def test_elsewhere_there_is_one_account_for_all():
 
 def test_who_lets_somebody_in_is_told_that_they_could_run_nothing():
     assert "guest cannot run anything here without an account" in of_root().warning("guest")
+    assert "only an admin runs anything as root; use a token of a person" in of_root().warning("root")
     assert of_root().warning("me") == of_root("lent").warning("guest") == Accounts(own="lab").warning("guest") == ""
 
 

@@ -13,6 +13,12 @@ from rota.app.errors import Forbidden
 from rota.core.run import Run
 
 
+SOMEBODY_ELSE = (
+    "use a token of a person who has another account on this machine, or of their agent (`--for PERSON`), "
+    "or let the server be started with --run-as ACCOUNT"
+)
+
+
 def _nobodys(account: str) -> bool:
     return False
 
@@ -43,6 +49,8 @@ class Accounts:
         """For whoever lets somebody in; "" where there is nothing to say."""
         if not self.root or self._found(owner):
             return ""
+        if owner == self.own:
+            return f"only an admin runs anything as {owner}; {SOMEBODY_ELSE}"
         return f"{owner} cannot run anything here without an account on this machine, or a server with --run-as ACCOUNT"
 
     def must_be_own(self, who: Principal, run: Run) -> None:
@@ -54,6 +62,8 @@ class Accounts:
     def _of(self, who: Principal) -> list[str]:
         """Those a person may run as, the first where nothing is said; never none."""
         found = self._found(who.owner)
+        if not found and who.owner == self.own:
+            raise Forbidden(f"{who.name} ({who.role}) may not run anything as {self.own}; {SOMEBODY_ELSE}")
         if not found:
             raise Forbidden(
                 f"{who.owner} has no account on this machine to run as; make one, "
