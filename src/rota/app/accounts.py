@@ -12,7 +12,6 @@ from rota.app.authz import Principal, Role
 from rota.app.errors import Forbidden
 from rota.core.run import Run
 
-
 SOMEBODY_ELSE = (
     "use a token of a person who has another account on this machine, or of their agent (`--for PERSON`), "
     "or let the server be started with --run-as ACCOUNT"
