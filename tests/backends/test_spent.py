@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.adapters.backends import procs, spent
+from rota.adapters.backends import procs, records, spent
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.processes import LinuxProcesses
@@ -19,7 +19,7 @@ from rota.app.later import Later
 from rota.app.ports import LaunchOrder, Live, StopOrder
 from rota.core.run import Cause
 from tests.backends.contract import Reports
-from tests.backends.helpers import LocalRig, descendants, wait_for
+from tests.backends.helpers import LocalRig, command_lines, descendants, wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a pid namespace")
 
@@ -53,6 +53,27 @@ if sys.argv[2] == "traced" and libc.ptrace(0x4206, child, None, ctypes.c_void_p(
     sys.exit("refused")
 print(child, flush=True)
 time.sleep(1000)
+"""
+# argv: a process whose pid namespace to enter, whether to wash the mark off, and a text to be found by
+GIVES_AWAY = """
+import ctypes, os, sys, time
+space = os.open(f"/proc/{sys.argv[1]}/ns/pid", os.O_RDONLY)
+if ctypes.CDLL(None).setns(space, 0x20000000):
+    sys.exit("refused")
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    if os.fork() == 0:
+        while os.getppid() == 2:  # that is not what an orphan of this namespace has
+            time.sleep(0.001)
+        os.set_inheritable(writer, True)
+        code = f"import os, time; os.write({writer}, b'!'); os.close({writer}); time.sleep(1000)"
+        env = {} if sys.argv[2] == "True" else os.environ
+        os.execve(sys.executable, [sys.executable, "-ISc", code, sys.argv[3]], env)
+    os._exit(0)
+os.waitpid(child, 0)
+os.close(writer)
+sys.exit(os.read(reader, 1) != b"!")
 """
 Enter = Callable[[int, str], tuple[subprocess.Popen[str], int]]
 
@@ -153,6 +174,24 @@ def test_who_may_still_hold_something_in_the_namespace_is_waited_for(
     assert reports.exit(order.attempt_id) is None
     keeper.kill()
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
+
+
+def test_what_a_run_leaves_in_the_pid_namespace_of_another_ends_with_it(
+    rig: LocalRig, backend: LocalBackend, reports: Reports
+) -> None:
+    """It has become a child of the first process there, which is no process of this run."""
+    other, family = nested(rig, backend, reports, 1)
+    claim = records.read(str(rig.path(other.attempt_id, "lock")))
+    assert claim is not None
+    held = bool(claim["cgroup"])  # else only the mark tells whose it is
+    text = f"given away by {rig.root}"
+    order = rig.order("succeed", argv=(sys.executable, "-ISc", GIVES_AWAY, str(family[-1]), str(held), text))
+    backend.launch(order)
+    end = rig.end_of(reports, order)
+    assert command_lines(text) == []
+    assert end.ok, backend.read_log(order.attempt_id, 0, 1000).content
+    assert all(procs.start_time(pid) for pid in family), "they are another run's"
+    assert reports.exit(other.attempt_id) is None
 
 
 def test_a_holder_that_cannot_leave_is_looked_at_by_itself_and_its_lease_can_be_released(

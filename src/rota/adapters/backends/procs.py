@@ -16,7 +16,7 @@ import time
 
 TYPE_CHECKING = False  # typing itself is too dear for the zygote
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 MARKER = "ROTA_ATTEMPT_ID"
 INSTALLATION = "ROTA_INSTALLATION_ID"  # whose attempt it is: two servers can give the same id
@@ -29,6 +29,7 @@ MAX_PROC_READ = 1 << 20
 MAX_ENVIRONMENT = 8 << 20
 MAX_THREADS = 64  # of a process whose first thread has ended, that are looked at for its memory
 MIN_LOOK_S = 1.0  # one look at all processes takes a hundredth of that, unless they make it long
+MANY_BORN = 256  # numbers that are looked at one by one
 FOR_EVER = float("inf")
 
 
@@ -152,17 +153,32 @@ def is_of(pid: int, uid: int) -> bool:
         os.close(fd)
 
 
-def marked(attempt_id: str, uid: int | None, installation: str = "", deadline: float = FOR_EVER) -> list[int]:
+def born_after(pid: int) -> Iterable[int]:
+    """Return the numbers that processes and threads were given after this one was, or those of all processes where
+    these are many. A look at all would cost a short attempt more than all the rest."""
+    last = int(_read_text("/proc/loadavg").split()[-1])
+    return range(pid + 1, last + 1) if pid <= last <= pid + MANY_BORN else all_pids()
+
+
+def marked(
+    attempt_id: str,
+    uid: int | None,
+    installation: str = "",
+    deadline: float = FOR_EVER,
+    pids: Iterable[int] | None = None,
+) -> list[int]:
     """Processes of this account (None: of any) that carry the attempt's marker in their environment, however far they
-    ran; those that were found by the deadline (monotonic)."""
-    return _marked(attempt_id, uid, installation, deadline)[0]
+    ran; those that were found by the deadline (monotonic), among `pids` where given."""
+    return _marked(attempt_id, uid, installation, deadline, pids)[0]
 
 
-def _marked(attempt_id: str, uid: int | None, installation: str, deadline: float) -> tuple[list[int], bool]:
+def _marked(
+    attempt_id: str, uid: int | None, installation: str, deadline: float, pids: Iterable[int] | None = None
+) -> tuple[list[int], bool]:
     """The same, and whether all processes were looked at. A look has a second in any case."""
     own, found = os.getpid(), list[int]()
     deadline = max(deadline, time.monotonic() + MIN_LOOK_S)
-    for pid in all_pids():
+    for pid in all_pids() if pids is None else pids:
         if time.monotonic() > deadline:
             return found, False
         if pid != own and has_marker(pid, attempt_id, uid, installation):

@@ -69,6 +69,11 @@ class House:
     def group(self) -> str:
         return self.groups.unified
 
+    @property
+    def any_group(self) -> str:
+        """A group that holds all processes of the attempt, and us: of v2, else of v1; empty where there is none."""
+        return self.groups.unified or next(iter(self.groups.separate), "")
+
 
 class Shim:
     """One attempt, claimed already: `log` lies in its directory and the lock is held by the caller."""
@@ -110,6 +115,7 @@ class Shim:
         self.spent: tuple[frozenset[tuple[int, int]], int] | None = None  # all that is left, and how many ended before
         self.over_at = FAR  # by time_awake: when nothing else has been left for long enough
         self.over = False  # nothing is left but spent processes, which somebody else keeps
+        self.strays: list[int] = []  # processes of it that are not below us, at the last look
         self.failed: set[str] = set()  # what could not be done, as noted
 
     def run(self) -> None:
@@ -465,7 +471,9 @@ class Shim:
             except OSError as error:
                 self._note(f"cgroup kill: {error}")
         try:
-            left = heard.kill_all()
+            left = [*heard.kill_all(), *self.strays]
+            for pid in self.strays if not self.house.group else ():
+                procs.send(pid, signal.SIGKILL, lambda pid=pid: self._is_stray(pid))  # type: ignore[misc]
             self._end_tracers(left)
             self._look_at_spent(left)
         except Exception as error:  # noqa: BLE001 - as in _end; what is not found now is looked for again
@@ -509,11 +517,32 @@ class Shim:
             pids = ", ".join(str(pid) for pid, _ in sorted(found))
             self._note(f"dead, and kept from being reaped by processes outside the run: {pids}"[:SHORT_MESSAGE])
 
+    def _has_strays(self) -> bool:
+        """Look for processes of the attempt that are not below us. One that enters the pid namespace of another run
+        (setns) leaves what it forks there to the first process of that namespace, not to us."""
+        try:
+            if group := self.house.any_group:
+                others = [pid for pid in confine.members(group) if pid not in (0, os.getpid())]  # 0: not ours to see
+                self.strays = [pid for pid in others if not spent.is_spent(pid)]
+            else:  # what was found may be a thread, which cannot be killed by itself: the second look is at processes
+                again = self.strays or not self.leaders
+                pids = procs.all_pids() if again else procs.born_after(self.leaders[0])
+                self.strays = procs.marked(self.id, self.uid, self.order.get("installation", ""), 0.0, pids)
+        except OSError as error:
+            self.strays = []
+            self._note_failed("look for what has left its tree", error)
+        return bool(self.strays)
+
+    def _is_stray(self, pid: int) -> bool:
+        if group := self.house.any_group:
+            return pid in confine.members(group)
+        return procs.has_marker(pid, self.id, self.uid, self.order.get("installation", ""))
+
     def _extinguish(self) -> None:
         """Return only when no process of the attempt is left that could run: we are the subreaper of all that it ever
-        forked."""
+        forked, but for strays."""
         pause, kill_at = 0.001, 0.0
-        while self._reap() and not self.over:
+        while (self._reap() and not self.over) or self._has_strays():
             if not self.unreaped or procs.time_awake() >= kill_at:
                 kill_at = self._kill_all()
             signal.sigtimedwait((signal.SIGCHLD,), 0.0 if self.unreaped else pause)
