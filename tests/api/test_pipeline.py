@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rota.api import pipeline, serve
+from rota.api.backlog import Backlog
 from rota.api.turns import AT_A_TIME, Turns
 from tests.api.kit import serving
 from tests.api.test_serve import HEAD, UPGRADE, app, talk, web_socket
@@ -76,6 +77,62 @@ def test_of_what_comes_before_an_answer_at_most_one_read_is_kept(streams: bool) 
             assert 0 < kept(connection) <= 1 << 19, "a read is 256 KiB"
             writer.transport.abort()
             slow.go_on.set()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_what_all_connections_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps more than READ_ON bytes behind a request, which is within the bound of one connection."""
+    bound = 4 * pipeline.READ_ON
+    backlog = Backlog(bound)
+    monkeypatch.setattr(serve._Connection, "backlog", backlog)
+
+    async def story() -> None:
+        slow = Slow()
+        async with serving(slow) as (address, connections):
+            writers = [(await asyncio.open_connection(*address))[1] for _ in range(8)]
+            for begun, writer in enumerate(writers):
+                writer.write(GET)
+                while slow.begun <= begun:
+                    await asyncio.sleep(0.005)
+            for writer in writers:
+                writer.write(LONG_GET * 40)
+            while not all(connection.flow.held for connection in connections):
+                await asyncio.sleep(0.005)
+            assert len(connections) < len(writers)
+            assert sum(kept(connection) for connection in connections) <= backlog.size <= bound
+            slow.go_on.set()
+            for writer in writers:
+                writer.transport.abort()
+            while connections:
+                await asyncio.sleep(0.005)
+        assert backlog.size == 0
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_body_that_its_request_has_not_taken_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    backlog = Backlog()
+    monkeypatch.setattr(serve._Connection, "backlog", backlog)
+
+    async def story() -> None:
+        slow = Slow()
+        async with serving(slow) as (address, connections):
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(HEAD + b"content-length: 50000\r\n\r\n")
+            while not slow.begun:
+                await asyncio.sleep(0.005)
+            for sent in range(1000, 50_000, 1000):
+                writer.write(b"x" * 1000)
+                while backlog.size < sent:
+                    await asyncio.sleep(0)
+            slow.go_on.set()
+            writer.write(b"x" * 1000)
+            while backlog.size:
+                await asyncio.sleep(0.005)
+            writer.close()
+            while connections:
+                await asyncio.sleep(0.005)
 
     asyncio.run(asyncio.wait_for(story(), 60))
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rota.api.backlog import Backlog
 from rota.api.bell import Bell
 from rota.api.bodies import Bodies
 from rota.api.connections import Connections, bounds_here
@@ -49,6 +50,7 @@ class House:
     connections: Connections = field(default_factory=lambda: Connections(bounds_here()))
     people: Buckets = field(default_factory=lambda: Buckets(CALLS_PER_S, CALLS_AT_ONCE))
     turns: Turns = field(default_factory=Turns)
+    backlog: Backlog = field(default_factory=Backlog)
     files: FileReads = field(default_factory=lambda: FileReads("rota-files"))
     looks: FileReads = field(default_factory=lookers)
     followed: FileReads = field(default_factory=followers)

@@ -27,6 +27,7 @@ from websockets.protocol import State
 
 from rota.api import frames
 from rota.api.accept import Acceptor, Admitted
+from rota.api.backlog import Backlog
 from rota.api.connections import Connections, Seat, account, network
 from rota.api.frames import BoundedFrames
 from rota.api.guard import MAX_BODY
@@ -334,6 +335,7 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
     class Connection(_Connection):
         seats = house.connections
         turns = house.turns
+        backlog = house.backlog
         patience = Patience.of(house.settings.request_seconds)
 
         async def _is_job(self, link: socket.socket, uid: int) -> bool:
@@ -371,6 +373,7 @@ class _Connection(BoundedPipeline):
 
     seats = Connections(shares(HIGHEST))
     turns = Turns()
+    backlog = Backlog()
     patience = Patience()
     admitted: Admitted  # before the connection is made
 
