@@ -98,8 +98,10 @@ def waiting(house: House, who: Principal, explanation: Explanation, eta: float |
 
 def hiding(house: House, who: Principal, run_id: str, text: str) -> str:
     """A text about a run, without naming runs that are not this caller's to see."""
-    hidden = _hidden(house, who, house.service.explain(run_id))
-    return without_ids(_without(text, hidden), hidden_reservations(house, who)) if text else ""
+    if not text:
+        return ""
+    hidden = _hidden(house, who, house.service.explain(run_id)) if house.settings.private else {}
+    return without_ids(_without(text, hidden), hidden_reservations(house, who))
 
 
 def overdue_before(house: House, who: Principal, run: Run) -> list[dict[str, Any]]:
