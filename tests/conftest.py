@@ -34,6 +34,7 @@ settings.load_profile(os.environ.get("ROTA_HYPOTHESIS", "ci"))
 # Hypothesis also draws the constants found in the source of the modules imported so far. Those depend on the tests that
 # the same worker ran before, and on every number in src: without them `derandomize` alone does not repeat an example.
 if settings().derandomize:
+    assert hasattr(providers, "_get_local_constants"), "this Hypothesis has another name for it"
     providers._get_local_constants = constants_ast.Constants
 
 os.umask(0o022)  # as most have it: what a test makes must not depend on who runs it

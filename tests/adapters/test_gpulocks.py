@@ -342,7 +342,7 @@ class TestServersOfThePreviousRelease:
     def test_where_the_kernel_does_not_tell_the_name_alone_counts(
         self, places: Places, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(legacy_lock, "_BY_FAMILY", 21)  # a question that it does not know
+        monkeypatch.setattr(legacy_lock, "_BY_FAMILY", 99)  # a question that it does not know
         assert legacy_lock.holder(places.legacy) is None
         with self.old(places):
             assert legacy_lock.holder(places.legacy) == legacy_lock.Holder(None, listens=False)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from rota.cli import story
+from rota.cli.main import main
 from tests.app.house import until
-from tests.doors.people import ANN, BEN, MakeServer, people
+from tests.doors.people import ANN, BEN, MakeServer, Person, people
 from tests.doors.server import Server
 
 FIELDS: dict[str, tuple[type, ...]] = {
@@ -408,6 +410,12 @@ def test_the_code_a_run_came_from(server: Server) -> None:
     assert server.get(f"/runs/{make(server)['id']}/workspace").status == 404
 
 
+def shown_diff(who: Person, run_id: str) -> Result:
+    """Call `rota show --diff` as this person."""
+    env = {"ROTA_URL": who.server.url, "ROTA_TOKEN": who.token}
+    return CliRunner().invoke(main, ["show", "--diff", run_id], env=env)
+
+
 def test_others_see_a_run_but_not_its_secrets_and_may_not_touch_it(make_server: MakeServer) -> None:
     server = make_server()
     who = people(server, boss="admin", **{ANN: "user", BEN: "user"}, watcher="viewer", bot="agent")
@@ -426,9 +434,13 @@ def test_others_see_a_run_but_not_its_secrets_and_may_not_touch_it(make_server: 
         code = who[name].get(f"{path}/workspace").ok()
         assert (code["commit"], code["dirty"], code["env_names"]) == ("c0ffee", True, ["KEY"])
         assert not code.keys() & {"diff", "env"}
+        refused = shown_diff(who[name], made["id"])
+        assert (refused.exit_code, refused.stdout) == (77, ""), refused.output
+        assert "changes that were not committed are shown to the run's owner and admins only" in refused.stderr
     assert ann.get(path).ok()["env"] == who["boss"].get(path).ok()["env"] == {"TOKEN": "secret-value"}
     for name in (ANN, "boss", "bot"):
         assert who[name].get(f"{path}/workspace").ok()["diff"] == "+secret-value", name
+        assert shown_diff(who[name], made["id"]).stdout == "+secret-value", name
     for route in ("queue", "start", "stop", "rerun", "archive", "hold"):
         assert ben.post(f"{path}/{route}").status == 403, route
     assert ben.call("PUT", path, {"name": "mine"}).status == 403

@@ -193,7 +193,7 @@ class Preempted:
         urgent = {**body, "name": "canary-name", "gpu_count": 1, "priority": 4}
         other = ask(lab.port, "POST", "/runs", urgent, token=token).ok()["id"]
         until(lambda: self.of(self.run)["status"] == "queued", "ben's run was preempted")
-        soon = {"gpus": 1, "from": time.time() + 60, "for_seconds": 86400, "name": "canary-name"}
+        soon = {"gpus": 1, "from": time.time() + 3600, "for_seconds": 86400, "name": "canary-name"}
         kept = ask(lab.port, "POST", "/reservations", soon, token=token).ok()["id"]
         self.waiting = lab.ask("POST", "/runs", {**body, "gpu_count": 1}, by="ben").ok()["id"]
         self.names = ("zebedee", "canary-name", other, kept)
