@@ -154,7 +154,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
 
     with deferred_models():
         from rota.api.assemble import admin_token, announce, open_house
-        from rota.api.passed import passed
+        from rota.api.passed import is_roots, passed
         from rota.api.serve import listen, listen_unix
         from rota.api.serve import serve as serve_doors
 
@@ -179,6 +179,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
             samples=rota.samples,
             detector=rota.detector,
             settings=settings,
+            for_machine=sockets.unix is not None and is_roots(sockets.unix),
         )
         if friendly:
             admin_token(house)  # before the first call is answered: without any token every caller is an admin

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 OVERFLOW = "/proc/sys/kernel/overflowuid"
 UID_MAP = "/proc/self/uid_map"
+FIRST_PERSON = 1000  # below are root and the accounts of the system, by custom
 ALL_UIDS = 0xFFFFFFFF  # the last number is nobody's: it means "none"
 
 

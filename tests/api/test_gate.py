@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import pwd
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from rota.api import assemble, tokens
 from rota.api import gate as g
 from rota.api.gate import Gate, Known, Turned
 from rota.api.house import House
+from rota.api.passed import is_roots
 from rota.api.tokens import Token
 from rota.app.authz import Principal, Role
 from rota.app.ports import Account
@@ -475,6 +477,24 @@ class TestSocket:
         assert name(come(gate, uid=4242)) == ("uid4242", "admin", "socket")
         secret, _ = issue(house.service, gate, "nobody")
         assert name(come(gate, secret, uid=nobody)) == ("nobody", "user", "token")
+
+    def test_a_server_of_the_machine_serves_all_accounts_whichever_it_runs_as(self, house: House) -> None:
+        gate = gate_of(house.service, shared="sesame", server_uid=4242, for_machine=True)
+        assert name(come(gate, uid=pwd.getpwnam("nobody").pw_uid)) == ("nobody", "user", "socket")
+        assert name(come(gate, uid=4242)) == ("uid4242", "admin", "socket")
+        assert isinstance(come(gate, uid=3_999_999), g.Turned)
+
+    def test_a_server_is_the_machines_where_root_made_its_socket(self, tmp_path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as abstract:
+            abstract.bind("")
+            assert not is_roots(abstract)
+            one.bind(str(tmp_path / "s"))
+            assert is_roots(one) == (os.geteuid() == 0)
+            if os.geteuid() == 0:
+                os.chown(tmp_path / "s", 4242, -1)
+                assert not is_roots(one)
+            (tmp_path / "s").unlink()
+            assert not is_roots(one)
 
     def test_an_id_without_an_account_is_nobody(self, house: House) -> None:
         """An account with subordinate ids would else be as many people as it has ids."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from rota.client.address import Address
 from rota.client.aio import AsyncClient, Streams
 from rota.client.errors import Unreachable
 from rota.client.sync import Client, Sockets
+from tests.client.stub import Asked, ok, stub
 
 
 class Full:
@@ -123,19 +123,40 @@ def test_a_lease_says_that_it_is_busy(full: Full, monkeypatch: pytest.MonkeyPatc
         acquire(Door(full.url), 1, screen)
 
 
-def test_a_lease_of_another_persons_server_shows_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "rota.sock"
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    env = {"ROTA_URL": f"unix://{path}", "ROTA_TOKEN": "rota_x"}
-    owner = path.stat().st_uid
-    assert find_door(env).token == ""
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    monkeypatch.setattr(lease_door, "FIRST_PERSON", owner + 1)
-    assert find_door(env).token == "", "a server of the system knows every account"
-    monkeypatch.setattr(lease_door, "FIRST_PERSON", owner)
-    assert find_door(env).token == "rota_x"
-    listener.close()
+@pytest.mark.parametrize("needs_token", [True, False])
+def test_a_lease_shows_the_token_at_a_unix_socket_only_when_it_is_asked_for(tmp_path: Path, needs_token: bool) -> None:
+    """A socket that systemd made belongs to root, whoever serves there: only the server can say."""
+
+    def reply(asked: Asked) -> bytes:
+        if needs_token and asked.headers.get("x-auth-token") != "rota_x":
+            return ok({"detail": "show a token (ROTA_TOKEN)"}, "401 Unauthorized", Connection="close")
+        return ok({"job_id": "a", "gpus": "0"}, Connection="close")
+
+    screen: Any = None
+    with stub(reply, tmp_path / "s") as server:
+        env = {"ROTA_URL": server.url, "ROTA_TOKEN": "rota_x"}
+        assert acquire(find_door(env), 1, screen).gpus == "0"
+        assert find_door(env).call("GET", "/jobs")[0] == 200
+        shown = [asked.headers.get("x-auth-token") for asked in server.asked]
+        assert shown == ([None, "rota_x"] * 2 if needs_token else [None, None])
+        keys = {asked.headers["idempotency-key"] for asked in server.asked if asked.method == "POST"}
+        assert len(keys) == 1
+
+
+def test_a_lease_asks_once_more_at_most(tmp_path: Path) -> None:
+    screen: Any = None
+    token_file = tmp_path / "rota" / "token"
+    with stub(lambda asked: ok({"detail": "no"}, "401 Unauthorized", Connection="close"), tmp_path / "s") as server:
+        for more, tries in (({}, 1), ({"ROTA_TOKEN": "rota_x"}, 2)):
+            server.asked.clear()
+            with pytest.raises(Failed, match="not authorised: no"):
+                acquire(find_door({"ROTA_URL": server.url, **more}), 1, screen)
+            assert len(server.asked) == tries
+        token_file.parent.mkdir()
+        token_file.write_text("rota_x")
+        token_file.chmod(0o644)
+        with pytest.raises(Failed, match="can be read by others"):
+            acquire(find_door({"ROTA_URL": server.url, "XDG_CONFIG_HOME": str(tmp_path)}), 1, screen)
 
 
 @pytest.mark.parametrize("name", ["localhost", "LocalHost"])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rota import __version__
 from rota.api import tokens
-from rota.api.gate import FIRST_PERSON, Gate
+from rota.api.gate import Gate
 from rota.api.house import House
 from rota.api.hub import Hub
 from rota.api.serve import Sockets, is_loopback
@@ -28,6 +28,7 @@ from rota.app.service import Service
 from rota.config import Settings, default_data_dir
 from rota.core.policy import Ordering, Policy
 from rota.core.presets import named
+from rota.userns import FIRST_PERSON
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,9 @@ def open_house(
     samples: Samples,
     detector: Detector,
     settings: Settings,
+    for_machine: bool = False,
 ) -> House:
+    """`for_machine` = root has set this server up for all accounts, whichever account it runs as."""
     gate = Gate(
         service,
         shared=settings.shared_token,
@@ -54,6 +57,7 @@ def open_house(
         server_uid=os.geteuid(),
         account=processes.account,
         login_tries=settings.login_tries,
+        for_machine=for_machine,
     )
     if not is_loopback(settings.host) and not gate.closed:
         raise CannotStart(

@@ -30,11 +30,11 @@ from rota.app.authz import Principal, Role
 from rota.app.ports import Account
 from rota.app.service import Service
 from rota.core import events as e
+from rota.userns import FIRST_PERSON
 
 SHARED = Principal("shared", Role.ADMIN)
 SHARED_ID = "shared"  # where the id of a token is asked for; those are 8 hex digits
 ANYONE = Principal("anonymous", Role.ADMIN)  # of a server without any token
-FIRST_PERSON = 1000  # below are root and the accounts of the system, by custom
 CODE_LIVES_S = 3600.0
 SESSION_LIVES_S = 7 * 86400.0
 COOKIE = "rota_session"
@@ -117,6 +117,7 @@ class Gate:
         server_uid: int,
         account: Callable[[int], Account],
         login_tries: int,
+        for_machine: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._shared = tokens.hash_of(shared) if shared else ""
@@ -125,6 +126,9 @@ class Gate:
         # would let whoever sees a cookie guess at a token that a person made up.
         self._shared_mark = self._mac(f"shared {self._shared}")[:32] if shared else ""
         self._server_uid, self._account = server_uid, account
+        # A job of another account runs as the server's. Root's server runs it as their own account, and one of a system
+        # account, or whose socket root has made, was set up for everybody on the machine.
+        self._is_persons = server_uid >= FIRST_PERSON and not for_machine
         self._now = now
         self._by_hash: dict[str, tokens.Token] = {}
         self._by_id: dict[str, tokens.Token] = {}
@@ -161,9 +165,7 @@ class Gate:
         person = self.peer(uid)
         if person is None:
             return _not_its_own(uid, self._account(uid))
-        # A job of theirs would run as that person. Root's server runs it as their own account, and one of a system
-        # account was set up for everybody on the machine.
-        if self._server_uid >= FIRST_PERSON and uid not in (0, self._server_uid):
+        if self._is_persons and uid not in (0, self._server_uid):
             return _not_the_servers(person.name, self._account(self._server_uid).name)
         return Known(person, "socket")
 

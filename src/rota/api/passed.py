@@ -45,6 +45,15 @@ def passed(env: MutableMapping[str, str], port: int, lease_port: int) -> dict[st
     return found
 
 
+def is_roots(unix: socket.socket) -> bool:
+    """Return whether root made this unix socket, as it does for a service of the machine: the manager of a person's own
+    services makes it as that person."""
+    try:
+        return os.stat(unix.getsockname()).st_uid == 0
+    except (OSError, ValueError):  # of no file (an abstract name has a NUL in it), or one that is gone
+        return False
+
+
 def _opened(number: int) -> socket.socket:
     try:
         os.set_inheritable(number, False)

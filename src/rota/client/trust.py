@@ -22,14 +22,13 @@ from typing import Any
 from rota import sock_diag
 from rota.client.address import Address, config_file
 from rota.client.errors import Untrusted
-from rota.userns import is_unmapped
+from rota.userns import FIRST_PERSON, is_unmapped
 
 VARIABLE = "ROTA_SERVER_ACCOUNT"
 FILE = "server-account"
 SYSTEM_FILE = "/etc/rota/server-account"  # root's word for everybody on this machine
 ROOT = 0
 USUAL = "rota"
-FIRST_PERSON = 1000  # below are accounts of the system, by custom
 MAX_FILE = 4096
 
 

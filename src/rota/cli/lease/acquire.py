@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE
 from rota.cli.lease.door import Door, Exchange
-from rota.client.errors import BadAnswer, RotaError, Unreachable
+from rota.client.errors import RotaError, Unreachable
 
 SHOWN = 2000  # characters of the command that others get to see
 LOOK_S = 1.0  # between two looks at the progress
@@ -78,12 +78,10 @@ def acquire(
         while True:
             try:
                 exchange = Exchange(door, "POST", "/acquire", body, headers)
-            except Unreachable as error:
-                trouble = str(error)
-                if not joined:
-                    raise Failed(UNREACHABLE, f"{trouble}; {error.next_step}") from error
             except RotaError as error:
-                raise Failed(UNREACHABLE, str(error)) from error
+                trouble = str(error)
+                if not (joined and isinstance(error, Unreachable)):
+                    raise Failed(UNREACHABLE, _with_next_step(error)) from error
             else:
                 joined = True
                 try:
@@ -94,12 +92,14 @@ def acquire(
                         _out_of_time(deadline)
                         screen.waiting(door)
                     status, value = exchange.answer()
+                    if status == 401 and door.show_token():
+                        continue
                     if status < 500 and status != 429:
                         return _grant(status, value)
                     trouble = f"the server answered {status}{_said(value)}"
                 except Unreachable as error:
                     trouble = str(error)
-                except BadAnswer as error:
+                except RotaError as error:
                     raise Failed(UNREACHABLE, f"{door.address}: {error}") from error
                 finally:
                     exchange.close()
@@ -110,6 +110,10 @@ def acquire(
             _out_of_time(deadline)
             time.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+
+
+def _with_next_step(error: RotaError) -> str:
+    return f"{error}; {error.next_step}" if isinstance(error, Unreachable) else str(error)
 
 
 def _start_ticks() -> int | None:

@@ -11,14 +11,14 @@ import os
 import select
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rota.client import wire
 from rota.client.address import Address, find_token, find_url
 from rota.client.errors import BadAnswer, Unreachable
 from rota.client.sync import READ, Sockets, lost
-from rota.client.trust import FIRST_PERSON, must_be_trusted
+from rota.client.trust import must_be_trusted
 
 DEFAULT_URL = "http://127.0.0.1:9123"
 CONNECT_S = 5.0
@@ -28,14 +28,26 @@ ANSWER_S = 30.0  # for an answer that has begun, or that needs no waiting
 class Door:
     """An address and what to show there."""
 
-    __slots__ = ("address", "token")
+    __slots__ = ("_find_token", "address", "token")
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, token: str = "", *, find_token: Callable[[], str] | None = None) -> None:
         self.address = Address(url.rstrip("/"))
         self.token = token
+        self._find_token = find_token  # for a server that asks for one; a token file is not read before
+
+    def show_token(self) -> bool:
+        """After a 401: show the token from now on. False = it was shown, or there is none."""
+        if self.token or self._find_token is None:
+            return False
+        self.token = self._find_token()
+        return bool(self.token)
 
     def call(self, method: str, path: str, *, timeout_s: float = ANSWER_S) -> tuple[int, Any]:
         """One exchange that is answered at once: status and value."""
+        status, value = self._call(method, path, timeout_s)
+        return self._call(method, path, timeout_s) if status == 401 and self.show_token() else (status, value)
+
+    def _call(self, method: str, path: str, timeout_s: float) -> tuple[int, Any]:
         exchange = Exchange(self, method, path)
         try:
             if not exchange.ready(timeout_s):
@@ -47,25 +59,17 @@ class Door:
 
 def find_door(env: Mapping[str, str] | None = None) -> Door:
     """GPUSCHED_URL wins; then the server that the other commands use, where one is named or has a socket here; then
-    the lease door's own port, which asks for no token."""
+    the lease door's own port, which asks for no token. At a unix socket most servers know the caller by the account,
+    and only those that do not are shown the token."""
     env = os.environ if env is None else env
     if env.get("GPUSCHED_URL"):
         return Door(env["GPUSCHED_URL"], find_token(env)[0])
     url, origin = find_url(env)
     if origin == "default":
         return Door(DEFAULT_URL)
-    return Door(url, "" if _knows_accounts(url) else find_token(env)[0])
-
-
-def _knows_accounts(url: str) -> bool:
-    """Whether it is a unix socket where the caller is known by the account: another person's server needs a token."""
-    if not url.startswith("unix:"):
-        return False
-    try:
-        owner = os.stat(url.removeprefix("unix://")).st_uid
-    except OSError:
-        return True  # connecting to it will say more
-    return owner < FIRST_PERSON or owner == os.geteuid()
+    if url.startswith("unix:"):
+        return Door(url, find_token=lambda: find_token(env)[0])
+    return Door(url, find_token(env)[0])
 
 
 class Exchange:
