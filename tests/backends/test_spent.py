@@ -1,4 +1,4 @@
-"""What somebody outside keeps of a killed attempt, a number in the process table, does not keep its GPUs."""
+"""A killed attempt gives its GPUs back although a process outside it leaves one of its ended processes unreaped."""
 
 from __future__ import annotations
 

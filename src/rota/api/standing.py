@@ -1,4 +1,4 @@
-"""Answers of people to alerts and recommendations: the one that stands is not overwritten by who has not seen it."""
+"""Keeps a person's answer to an alert or a recommendation from being overwritten by a caller who has not seen it."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class SubmitMany:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """None = as it is. A command can be changed only while no attempt is live; what ran before stays with the run."""
+    """None = as it is. A command can be changed only while no attempt is live; what the first one ran stays."""
 
     run_id: str
     name: str | None = None

@@ -73,7 +73,7 @@ def _refuse_blanks(command: Edit) -> None:
 
 
 def _replaced(spec: Spec) -> Replaced:
-    """Return what a run was begun with, so that its history does not say that something else ran."""
+    """Return what the first attempt of a run was started with: the run must not say that this was something else."""
     command = command_of(spec.argv)
     if len(command) <= MAX_REPLACED:
         return Replaced(command, spec.workdir)

@@ -114,7 +114,7 @@ def _ending(stopping: object) -> str:
 
 
 def _replaced(told: object) -> str:
-    """Say what ran before the command or the directory was edited."""
+    """Say what the first attempt ran, where the command or the directory was edited since."""
     if not isinstance(told, Mapping):
         return ""
     cut = f" ... (cut, SHA-256 {told['sha256']})" if told.get("sha256") else ""

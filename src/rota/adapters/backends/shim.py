@@ -114,7 +114,7 @@ class Shim:
         self.collected = 0  # dead children
         self.spent: tuple[frozenset[tuple[int, int]], int] | None = None  # all that is left, and how many ended before
         self.over_at = FAR  # by time_awake: when nothing else has been left for long enough
-        self.over = False  # nothing is left but spent processes, which somebody else keeps
+        self.over = False  # only ended processes are left, which a process outside has to reap
         self.strays: list[int] = []  # processes of it that are not below us, at the last look
         self.failed: set[str] = set()  # what could not be done, as noted
 
