@@ -446,3 +446,73 @@ class BusyTurns(Turns):
     def line_up(self, party: str) -> asyncio.Future[None]:
         self.waiting.append(asyncio.get_running_loop().create_future())
         return self.waiting[-1]
+
+
+H2C = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+
+
+class TestOtherUpgrades:
+    """A request that asks for another protocol than WebSocket is answered as if it did not."""
+
+    @pytest.mark.parametrize("in_one_read", [True, False])
+    @pytest.mark.parametrize(
+        "body",
+        [b"content-length: 27\r\n\r\n" + GET, b"transfer-encoding: chunked\r\n\r\n1b\r\n" + GET + b"\r\n0\r\n\r\n"],
+        ids=["length", "chunks"],
+    )
+    def test_its_body_is_its_own(self, body: bytes, in_one_read: bool) -> None:
+        """The body looks like a request. It was dropped, or answered as one."""
+        assert len(GET) == 27
+        begun: list[Any] = []
+        head, end, rest = (HEAD + H2C + body).partition(b"\r\n\r\n")
+
+        async def noting(scope: Any, receive: Any, send: Any) -> None:
+            begun.append(scope)
+            await swallow(scope, receive, send)
+
+        async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(head + end)
+            while not in_one_read and not begun:
+                await asyncio.sleep(0.005)
+            writer.write(rest + CHUNKED + b"3\r\nabc\r\n0\r\n\r\n")
+            for size in (27, 3):
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+                assert await reader.readexactly(8) == b"%08d" % size
+            writer.write_eof()
+            assert await reader.read() == b"", "and no further answer"
+
+        talk(post, noting)
+
+    def test_requests_behind_it_are_answered(self) -> None:
+        async def get(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write((GET[:-2] + H2C + b"\r\n") * 3 + GET)
+            for _ in range(4):
+                assert (await reader.readuntil(OK)).startswith(b"HTTP/1.1 200 ")
+
+        talk(get)
+
+    def test_its_other_headers_are_kept(self) -> None:
+        scopes: list[Any] = []
+
+        async def noting(scope: Any, receive: Any, send: Any) -> None:
+            scopes.append(dict(scope))
+            await app(scope, receive, send)
+
+        async def get(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"GET /a%20b?c=%64 HTTP/1.1\r\nhost: x\r\nX-Auth-Token: t\r\n" + H2C + b"\r\n")
+            await reader.readuntil(OK)
+
+        talk(get, noting)
+        (scope,) = scopes
+        assert (scope["method"], scope["raw_path"], scope["query_string"]) == ("GET", b"/a%20b", b"c=%64")
+        names = [name for name, _ in scope["headers"]]
+        assert names == [b"host", b"x-auth-token", b"connection", b"http2-settings"]
+
+    def test_connect_is_refused_and_nothing_behind_it_is_parsed(self) -> None:
+        async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n" + GET)
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 405 ")
+            assert answer.count(b"HTTP/1.1") == 1
+
+        talk(connect)

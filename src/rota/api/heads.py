@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rota.api.connections import Refusal
@@ -22,6 +23,8 @@ TOO_LONG = f"the address is too long: a path has {LONGEST_PATH} bytes at most, a
 TOO_MANY_HEADERS = f"a request has {MOST_HEADERS} headers of {LONGEST_VALUE} bytes at most"
 NO_LENGTH = f"Content-Length has {MOST_DIGITS} digits at most"
 ODD_HANDSHAKE = "A WebSocket handshake has no body, at most 128 headers, and at most 8 KiB in each line."
+INVALID = "Invalid HTTP request received."
+NO_PROXY = "This server is no proxy: it does not CONNECT."
 CONTENT_LENGTH = b"content-length"
 NO_NUMBER = 10**MOST_DIGITS
 
@@ -40,6 +43,38 @@ class BoundedHeads(HttpToolsProtocol):
         self._refusal: Refusal | None = None  # why the parsing was ended
         self._length = 0  # of the body, as the head says; 0 where it comes in chunks
         self._upgrade: bytes | None = None  # what the head asks for, once it is whole
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, as uvicorn does; but where a request asks for another protocol than WebSocket, as `curl --http2` does,
+        uvicorn drops what has come of its body and parses the rest of it as the next request."""
+        self._unset_keepalive_if_required()
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as stopped:
+                if not self.is_other_upgrade():
+                    self.handle_websocket_upgrade()
+                    return
+                if self.parser.get_method() == b"CONNECT":
+                    self._refusal = Refusal(405, NO_PROXY)
+                    self.send_400_response(NO_PROXY)
+                    return
+                data = self._head_without_upgrade() + data[stopped.args[0] :]
+            except httptools.HttpParserError:
+                self.logger.warning(INVALID)
+                self.send_400_response(INVALID)
+                return
+
+    def is_other_upgrade(self) -> bool:
+        """Return whether the parser stops at the end of this head for something else than a WebSocket. Nothing is done
+        with such a head: it is parsed once more without its `Upgrade`, which a server may ignore (RFC 9110, 7.8)."""
+        return self.parser.should_upgrade() and self._asked_upgrade() != b"websocket"
+
+    def _head_without_upgrade(self) -> bytes:
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def refuse(self, status: int, why: str) -> None:
         """End the parsing: to be called by the callbacks of the parser alone."""

@@ -529,6 +529,8 @@ class _Connection(BoundedPipeline):
         self._forget()  # the WebSocket alone is told of the end
 
     def on_headers_complete(self) -> None:
+        if self.is_other_upgrade():
+            return
         if not (self.parser.should_upgrade() and self._should_upgrade()):
             self._calm()  # else a body may follow, which is waited for no longer than a head
         self.scope["rota.hang_up"] = self.hang_up  # type: ignore[typeddict-unknown-key]
@@ -556,6 +558,8 @@ class _Connection(BoundedPipeline):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.is_other_upgrade():
+            return
         self._head, self._in_body = 0, False
         if self._seat is not None and not (self.cycle and self.cycle.response_complete):  # else nobody waits for it
             self.seats.busy(self._seat)
