@@ -37,7 +37,8 @@ else:
 while True:
     time.sleep(1000)
 """
-# argv: a process whose pid namespace to enter, and whether what it starts there ends, or is kept on its way out
+# argv: a process whose pid namespace to enter; whether what it starts there ends, or is kept on its way out; and the user
+# id to have then
 ENTERS = """
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None)
@@ -51,6 +52,7 @@ if child == 0:
     os._exit(0)
 if sys.argv[2] == "traced" and libc.ptrace(0x4206, child, None, ctypes.c_void_p(0x40)):  # stops at its exit
     sys.exit("refused")
+os.setuid(int(sys.argv[3]))
 print(child, flush=True)
 time.sleep(1000)
 """
@@ -75,7 +77,8 @@ os.waitpid(child, 0)
 os.close(writer)
 sys.exit(os.read(reader, 1) != b"!")
 """
-Enter = Callable[[int, str], tuple[subprocess.Popen[str], int]]
+ANOTHER = 65534
+Enter = Callable[..., tuple[subprocess.Popen[str], int]]
 
 
 @pytest.fixture
@@ -83,8 +86,8 @@ def enter() -> Iterator[Enter]:
     """Begin a process outside that keeps another one, which is in the pid namespace of the one given."""
     made: list[subprocess.Popen[str]] = []
 
-    def begin(pid: int, how: str) -> tuple[subprocess.Popen[str], int]:
-        argv = [sys.executable, "-ISc", ENTERS, str(pid), how]
+    def begin(pid: int, how: str, uid: int = 0) -> tuple[subprocess.Popen[str], int]:
+        argv = [sys.executable, "-ISc", ENTERS, str(pid), how, str(uid)]
         made.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/"))
         stdout = made[-1].stdout
         assert stdout is not None
@@ -163,7 +166,7 @@ def test_who_may_still_hold_something_in_the_namespace_is_waited_for(
 ) -> None:
     """It is on its way out as well, but has its files: a process in a call of a driver is like that."""
     order, family = nested(rig, backend, reports, 2)
-    keeper, kept = enter(family[-1], "traced")
+    keeper, kept = enter(family[-1], "traced", ANOTHER)
     assert not any(map(spent.is_spent, family))
     backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0))
     wait_for(
@@ -174,6 +177,19 @@ def test_who_may_still_hold_something_in_the_namespace_is_waited_for(
     assert reports.exit(order.attempt_id) is None
     keeper.kill()
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_what_keeps_another_in_the_namespace_by_tracing_it_is_killed_if_it_has_the_account_of_the_run(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, enter: Enter, depth: int
+) -> None:
+    order, family = nested(rig, backend, reports, depth)
+    keeper, kept = enter(family[-1], "traced")
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert procs.start_time(kept) is None
+    assert keeper.wait() == -signal.SIGKILL
+    assert f"process {keeper.pid} " in rig.path(order.attempt_id, "shim.log").read_text()
 
 
 def test_what_a_run_leaves_in_the_pid_namespace_of_another_ends_with_it(

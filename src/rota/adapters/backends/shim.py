@@ -491,12 +491,13 @@ class Shim:
                 pass
 
     def _end_tracers(self, left: list[int]) -> None:
-        """Free those that outlive SIGKILL because a process outside the attempt traces them."""
+        """Free those that outlive SIGKILL because a process outside the attempt traces them, or another in their pid
+        namespace, for which the first process there waits."""
         now = procs.time_awake()
         if self.tracers_at is not None and now < self.tracers_at:
             return
         looked, self.tracers_at = self.tracers_at is not None, now + tracers.AFTER_S
-        for text in tracers.end(left, self.uid) if looked else ():
+        for text in tracers.end([*left, *spent.members(left)], self.uid) if looked else ():
             if text not in self.tracers and len(self.tracers) < tracers.MAX_TRACERS:
                 self.tracers.add(text)
                 self._note(text)

@@ -17,7 +17,7 @@ from rota.adapters.backends import heard, procs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 MAX_STATUS = 4096
 PF_EXITING = 0x4  # in field 9 of /proc/<pid>/stat: on its way out
@@ -48,14 +48,24 @@ def are_all(pids: Iterable[int], uid: int) -> bool:
     family = frozenset(pids)
     if not all(map(is_spent, family)):
         return False
-    own = os.stat("/proc/self/ns/pid").st_ino
+    own = _own_namespace()
     waited_for = {_namespace(pid) for pid in family if not _is_zombie(pid)} - {own}
-    if not waited_for:
-        return True
-    if 0 in waited_for:
-        return False
-    others = (pid for pid in procs.all_pids() if pid not in family)
-    return not any(_may_be_in(pid, waited_for, own, uid) and not is_spent(pid) for pid in others)
+    return 0 not in waited_for and not any(_others(family, waited_for, own, uid))
+
+
+def members(pids: Iterable[int]) -> list[int]:
+    """Return the processes for which those of `pids` wait that are spent and the first ones of their pid namespaces;
+    only what is certain to be in there."""
+    family, own = frozenset(pids), _own_namespace()
+    waited_for = {_namespace(pid) for pid in family if is_spent(pid) and not _is_zombie(pid)} - {own, 0}
+    return list(_others(family, waited_for, own, None))
+
+
+def _others(family: frozenset[int], namespaces: set[int], own: int, uid: int | None) -> Iterator[int]:
+    """Find what is in these namespaces, is none of the family, and is not spent."""
+    for pid in procs.all_pids() if namespaces else ():
+        if pid not in family and _may_be_in(pid, namespaces, own, uid) and not is_spent(pid):
+            yield pid
 
 
 def is_spent(pid: int) -> bool:
@@ -107,6 +117,10 @@ def _numbers(pid: int) -> list[bytes]:
         return []
 
 
+def _own_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
 def _namespace(pid: int) -> int:
     """Return the number of the pid namespace of a process; 0 when it cannot be told."""
     try:
@@ -116,15 +130,15 @@ def _namespace(pid: int) -> int:
         return 0
 
 
-def _may_be_in(pid: int, namespaces: set[int], own: int, uid: int) -> bool:
+def _may_be_in(pid: int, namespaces: set[int], own: int, uid: int | None) -> bool:
     """Tell whether a process is in one of these pid namespaces, or in one below. Of a process that may not be looked
-    at, as it is another account's or has closed itself, the account decides."""
+    at, as it is another account's or has closed itself, the account decides; None: it is not in there."""
     if len(_numbers(pid)) == 1:  # as most are: in our own namespace
         return False
     try:
         fd = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
-        return procs.uid_of(pid) == uid
+        return uid is not None and procs.uid_of(pid) == uid
     except OSError as error:
         procs.must_be_known(error)
         return False  # gone
