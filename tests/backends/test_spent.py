@@ -37,8 +37,8 @@ else:
 while True:
     time.sleep(1000)
 """
-# argv: a process whose pid namespace to enter; whether what it starts there ends, or is kept on its way out; and the user
-# id to have then
+# argv: a process whose pid namespace to enter; whether what it starts there ends, or is kept on its way out; and which
+# user id to have then
 ENTERS = """
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None)
