@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.adapters import ownership
+from rota.adapters import datadir, ownership
 from rota.adapters.datadir import DataDirError, open_data_dir
 from rota.adapters.ownership import judge
 from rota.adapters.store.open import open_store
@@ -155,6 +155,63 @@ def test_a_persons_server_says_what_others_could_do_above_it_and_starts(tmp_path
     opened = judge(where, uid=ANN)
     assert opened is not None
     assert (opened.path, opened.is_tolerated) == (lab, False)
+
+
+@needs_root
+def test_a_persons_server_starts_where_an_administrators_link_leads_to_its_directory(tmp_path: Path) -> None:
+    lab, where = tmp_path / "lab", tmp_path / "raid" / "ann" / "data"
+    lab.mkdir()
+    where.mkdir(parents=True)
+    for path in (where, where.parent):
+        os.chown(path, ANN, ANN)
+    link = lab / "ann"
+    link.symlink_to(where.parent)
+    give_away(link)
+    unfit = judge(link / "data", uid=ANN)
+    assert unfit is not None
+    assert (unfit.path, unfit.is_tolerated) == (link, True)
+    assert unfit.mend == f"choose the directory that it leads to: {where.parent}"
+    refused = judge(link / "data")
+    assert refused is not None
+    assert (refused.path, refused.is_tolerated) == (link, False), "root trusts nobody"
+    lab.chmod(0o1777)
+    opened = judge(link / "data", uid=ANN)
+    assert opened is not None
+    assert (opened.path, opened.is_tolerated) == (link, False), "everybody can make a link there"
+    give_away(lab)
+    owned = judge(link / "data", uid=ANN)
+    assert owned is not None
+    assert (owned.path, owned.is_tolerated) == (lab, True), "its owner can rename everything there anyway"
+
+
+def test_what_is_tolerated_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unfit = ownership.Unfit(tmp_path, "belongs to the account lab", "choose another directory", is_tolerated=True)
+    monkeypatch.setattr(datadir, "judge", lambda where: unfit)
+    for _ in ("the first start makes it", "the next one finds it"):
+        caplog.clear()
+        open_data_dir(tmp_path / "data").close()
+        assert [record.getMessage() for record in caplog.records if "as safe as" in record.getMessage()] == [
+            f"the data directory {tmp_path / 'data'} is as safe as a directory above it: {unfit}"
+        ]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "rota.db.backup", "old"])
+def test_a_file_of_the_own_account_that_no_server_opens_is_harmless(used: Path, name: str) -> None:
+    (used / name).touch()
+    (used / name).chmod(0o666)
+    assert judge(used) is None
+    if ME == 0:
+        give_away(used / name)
+        assert told(used)[0] == str(used / name)
+
+
+@pytest.mark.parametrize("name", [".installation-id.77", "session.key.77.new"])
+def test_a_file_in_the_making_is_judged(used: Path, name: str) -> None:
+    (used / name).touch()
+    (used / name).chmod(0o666)
+    assert told(used)[0] == str(used / name)
 
 
 @needs_root

@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from rota.adapters.ownership import judge
+from rota.adapters.ownership import Unfit, judge
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,13 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
         # a server of root's runs jobs as other accounts, which must be able to reach their checkpoints below it
         mode = 0o711 if os.geteuid() == 0 else 0o700
         is_there = where.is_dir()
-        _must_be_fit(where)
+        tolerated = _must_be_fit(where)
         if not is_there:
             _make(where, mode)
-            _must_be_fit(where)  # another account may have made it first, where everybody may make directories
+            # another account may have made it first, where everybody may make directories
+            tolerated = _must_be_fit(where)
+        if tolerated is not None:
+            log.warning("the data directory %s is as safe as a directory above it: %s", where, tolerated)
         _must_be_ours(where)
         # os.open sets O_CLOEXEC: a job that outlives the server must not keep the lock alive
         lock_fd = os.open(where / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -89,12 +92,12 @@ def _make(where: Path, mode: int) -> None:
         where.chmod(mode)  # whatever the umask took away
 
 
-def _must_be_fit(where: Path) -> None:
+def _must_be_fit(where: Path) -> Unfit | None:
+    """Return what is to be said of it nevertheless."""
     unfit = judge(where)
     if unfit is not None and not unfit.is_tolerated:
         raise DataDirError(f"cannot use {where} as the data directory: {unfit}")
-    if unfit is not None:
-        log.warning("the data directory %s is as safe as a directory above it: %s", where, unfit)
+    return unfit
 
 
 def _must_be_ours(where: Path) -> None:

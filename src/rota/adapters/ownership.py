@@ -27,6 +27,12 @@ COMPANIONS = ("", "-wal", "-shm", "-journal")  # of an SQLite file
 OWN = ("attempts", "leases", "live", "metrics", "spare", "tmp")
 # Names that earlier versions wrote with the mode of the umask: they give no power. Everybody may connect to the socket.
 OPEN = ("store-made", "house-id", "rota.sock")
+# All that a server opens in its data directory, besides what it writes under a name that begins with a dot or ends with
+# .new. Other files are a person's: notes, a backup.
+USED = (
+    *OWN, *OPEN, *(f"rota.db{suffix}" for suffix in COMPANIONS),
+    "admin.token", "checkpoints", "installation-id", "lock", "nudge", "rota.ballast", "session.key", "zygote.log",
+)  # fmt: skip
 ACL = "system.posix_acl_access"
 
 
@@ -84,6 +90,10 @@ class _Judge:
         path = where / name
         facts = _facts(path)
         if facts is None:
+            return
+        if not (name in USED or name.startswith(".") or name.endswith(".new")):
+            if facts.st_uid not in self._trusted:
+                yield self._strange(path, facts)
             return
         yield from self._file(path, facts, writable=name in OPEN)
         if name in OWN and stat.S_ISDIR(facts.st_mode):
@@ -143,7 +153,7 @@ class _Judge:
                 here = here / name
                 continue
             if facts.st_uid not in self._trusted and not is_unmapped(facts.st_uid):
-                found.append(self._strange(here / name, facts))
+                found.append(self._strange_link(here / name, facts))
             links += 1
             if links > MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -166,6 +176,15 @@ class _Judge:
                 f"{_go_w(path)}, or: chmod +t {_quoted(path)}, or choose another directory",
                 is_tolerated=tolerated and not facts.st_mode & stat.S_IWOTH,
             )
+
+    def _strange_link(self, path: Path, facts: os.stat_result) -> Unfit:
+        """A link on the way. Who made it could write to its directory, of which a person's own server only warns; but
+        where the sticky bit makes a directory fit that is open to all, that may be anybody."""
+        unfit, directory = self._strange(path, facts), os.stat(path.parent)
+        if self._uid == ROOT or (directory.st_mode & stat.S_ISVTX and directory.st_uid != facts.st_uid):
+            return unfit
+        mend = f"choose the directory that it leads to: {_quoted(Path(os.path.realpath(path)))}"
+        return unfit._replace(mend=mend, is_tolerated=True)
 
     def _strange(self, path: Path, facts: os.stat_result, *, everything: bool = False, above: bool = False) -> Unfit:
         owner = _name(facts.st_uid)
