@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,19 @@ def test_localhost_is_127_0_0_1_before_anything_else(name: str, monkeypatch: pyt
             connect(Address("http://gpu.example:1"), 600.0, lambda: None)
         assert asked == ["gpu.example"]
         asked.clear()
+
+
+def test_a_certificate_that_is_refused_at_127_0_0_1_is_not_tried_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def open_connection(host: str, port: int, **options: object) -> None:
+        asked.append(host)
+        raise ssl.SSLCertVerificationError("self-signed certificate")
+
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
+    with pytest.raises(Unreachable, match="self-signed certificate"):
+        async_connect(Address("https://localhost:1"), 600.0, lambda: None)
+    assert asked == ["127.0.0.1"]
 
 
 @both

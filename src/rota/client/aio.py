@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from contextlib import suppress
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
@@ -63,8 +63,12 @@ class Streams:
         tls = address.tls or None
         named = address.host if address.tls else None
         for host in first:
-            with suppress(OSError):
+            try:
                 return await asyncio.open_connection(host, address.port, ssl=tls, server_hostname=named)
+            except ssl.SSLError:  # a server answers there, and is not to be trusted
+                raise
+            except OSError:
+                continue
         return await asyncio.open_connection(last, address.port, ssl=tls)
 
     async def write(self, link: Link, data: bytes, timeout_s: float) -> None:
