@@ -137,19 +137,72 @@ def test_a_body_that_its_request_has_not_taken_counts_as_well(monkeypatch: pytes
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_a_flood_of_tiny_requests_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_tiny_requests_is_cut_off() -> None:
     async def story() -> None:
         slow = Slow()
         async with serving(slow) as (address, connections):
             reader, writer = await asyncio.open_connection(*address)
-            writer.write(b"GET / HTTP/1.1\r\n\r\n" * (pipeline.MOST_PIPELINED + 2))
-            answer = await reader.read()
-            assert answer.startswith(b"HTTP/1.1 400 "), answer
-            assert str(pipeline.MOST_PIPELINED).encode() in answer
-            assert slow.begun <= 1
-            writer.close()
+            writer.write(b"GET / HTTP/1.1\r\n\r\n" * (pipeline.MOST_PIPELINED + 3))
+            while not connections or not slow.begun:
+                await asyncio.sleep(0.005)
+            (connection,) = connections
+            assert len(connection.pipeline) == pipeline.MOST_PIPELINED
             slow.go_on.set()
+            answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
+            assert [answer[:3] for answer in answers] == [b"200"] * (pipeline.MOST_PIPELINED + 1) + [b"400"]
+            assert str(pipeline.MOST_PIPELINED).encode() in answers[-1]
+            assert slow.begun == pipeline.MOST_PIPELINED + 1
+            writer.close()
             while connections:
+                await asyncio.sleep(0.005)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"XX\r\n\r\n",
+        b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n",
+        HEAD + b"transfer-encoding: chunked\r\n\r\nx",
+        b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
+    ],
+    ids=["garbage", "head", "body", "connect"],
+)
+def test_what_is_refused_is_answered_after_the_requests_before_it(bad: bytes, count: int) -> None:
+    """The refusal was the only answer, and a client took it for that to its first request, which was done all the
+    same."""
+
+    async def story() -> None:
+        slow = Slow()
+        async with serving(slow) as (address, connections):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(GET * count + bad)
+            while not slow.begun:
+                await asyncio.sleep(0.005)
+            slow.go_on.set()
+            answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
+            assert [answer[:3] for answer in answers[:-1]] == [b"200"] * count
+            assert answers[-1][:3] in (b"400", b"405")
+            assert slow.begun == count, "of what is refused nothing is done"
+            writer.close()
+            while connections:
+                await asyncio.sleep(0.005)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_what_is_worked_on_before_a_refusal_learns_that_its_client_has_gone() -> None:
+    async def story() -> None:
+        slow = Slow(streams=True)
+        async with serving(slow) as (address, connections):
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(GET + b"XX\r\n\r\n")
+            while not slow.begun:
+                await asyncio.sleep(0.005)
+            writer.close()
+            while not slow.left or connections:
                 await asyncio.sleep(0.005)
 
     asyncio.run(asyncio.wait_for(story(), 60))

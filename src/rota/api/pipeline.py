@@ -58,6 +58,7 @@ class BoundedPipeline(BoundedHeads):
         self._chunks = self._size = 0  # of the body that is on its way
         self._left = 0  # bytes of it that are to come, where its length is known
         self._upgrading = False  # a WebSocket waits for the answers to the requests before it
+        self._parting: str | None = None  # why what came behind those requests is refused, after their answers
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._kept.clear()
@@ -95,6 +96,17 @@ class BoundedPipeline(BoundedHeads):
     def parse(self, data: bytes) -> None:
         super().data_received(data)
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer the requests before it first: a client takes the first answer for that to its first request."""
+        working = self._at_work
+        if working is None or working.response_complete or working.more_body:  # in that case its own body is refused
+            super().send_400_response(msg)
+            return
+        self._parting = msg
+        self._kept.clear()
+        if self.pipeline and self.cycle.more_body:
+            self.pipeline.popleft()  # the last one, which never gets whole
+
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= MOST_PIPELINED:
             self.refuse(400, TOO_MANY)
@@ -120,6 +132,8 @@ class BoundedPipeline(BoundedHeads):
         super().on_response_complete()
         if self._upgrading and self._at_work.response_complete:  # else the next request has been started
             self.loop.call_soon(self._upgrade_now)
+        elif self._parting is not None and self._at_work.response_complete and not self.transport.is_closing():
+            self.send_400_response(self._parting)
         elif self._kept and not self.pipeline:
             self.loop.call_soon(self._parse_kept)
 
@@ -155,11 +169,12 @@ class BoundedPipeline(BoundedHeads):
         super()._start_asgi_task(cycle, app)
 
     def _is_busy(self) -> bool:
-        """Return whether a request is whole and not answered, or a WebSocket waits for that. A request whose body is on
-        its way needs what comes."""
+        """Return whether a request is whole and not answered, or a WebSocket or a refusal waits for that. A request
+        whose body is on its way needs what comes."""
         cycle: Any = self.cycle
         return (
             self._upgrading
+            or self._parting is not None
             or bool(self.pipeline)
             or (cycle is not None and not cycle.response_complete and not cycle.more_body)
         )

@@ -473,7 +473,7 @@ class _Connection(BoundedPipeline):
     def parse(self, data: bytes) -> None:
         self._head += len(data)
         super().parse(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._parting is not None:
             return
         if self._head > MAX_HEAD:
             what = "trailers" if self._in_body else "head"
@@ -489,7 +489,7 @@ class _Connection(BoundedPipeline):
     def send_400_response(self, msg: str) -> None:
         """Where an answer has begun, a second one would be taken for a part of it."""
         working = self._at_work
-        if working is not None and working.response_started and not working.response_complete:
+        if working is not None and working.response_started and not working.response_complete and working.more_body:
             self._close()
         else:
             super().send_400_response(msg)
