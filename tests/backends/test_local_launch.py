@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rota.adapters.backends import confine, limits, zygote
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import Ended, LaunchOrder, StopOrder, Task
 from rota.core.run import Cause, Exit
@@ -205,6 +206,17 @@ def test_five_hundred_attempts_leave_no_zombie_no_descriptor_no_litter(
     assert len(backend._known) == 0
     for order in orders:
         assert set(os.listdir(rig.path(order.attempt_id, ""))) - {"pid"} == {"exit", "lock", "log"}
+
+
+def test_a_dismissed_worker_closes_no_pipe_of_another() -> None:
+    """The kernel gives the number of its pipe to the next one, and its reaping comes later."""
+    reading, writing = os.pipe()
+    dismissed = zygote.Worker(writing, limits.WorkerGroups(confine.Hierarchies(), "w"))
+    dismissed.dismiss()
+    assert os.dup(reading) == writing
+    dismissed.dismiss()
+    os.close(writing)
+    os.close(reading)
 
 
 @ROOT_ONLY

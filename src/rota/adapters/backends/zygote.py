@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONTROL = 3
+CLOSED = -1  # instead of a descriptor
 MAX_FRAME = 8 << 20
 MAX_UNSENT = 1 << 20
 READ_SIZE = 1 << 18
@@ -53,6 +54,12 @@ class Worker:
 
     def __init__(self, orders: int, groups: limits.WorkerGroups) -> None:
         self.orders, self.groups, self.attempt = orders, groups, ""
+
+    def dismiss(self) -> None:
+        """Close its pipe: at the end of file it retires. Once only: by then the number may be another worker's pipe."""
+        orders, self.orders = self.orders, CLOSED
+        if orders != CLOSED:
+            os.close(orders)
 
 
 class Remains:
@@ -157,7 +164,7 @@ class Zygote:
         while self._house is not None and len(self._idle) < SPARE and time.monotonic() >= self._no_spares_until:
             self._fork()
         while len(self._idle) > MAX_IDLE:
-            os.close(self._workers[self._idle.pop(0)].orders)  # end of file: it retires
+            self._workers[self._idle.pop(0)].dismiss()
 
     def _fork(self) -> None:
         orders, ours = os.pipe()
@@ -174,11 +181,10 @@ class Zygote:
     def _become_worker(self, orders: int, ours: int, name: str) -> None:
         status = 1
         try:
-            for fd in (CONTROL, ours, *[each.orders for each in self._workers.values()]):
-                try:
-                    os.close(fd)  # or others would not see the zygote's death: the server, and our siblings
-                except OSError:
-                    pass  # dismissed before
+            for fd in (CONTROL, ours):
+                os.close(fd)  # or others would not see the zygote's death: the server, and our siblings
+            for each in self._workers.values():
+                each.dismiss()
             assert self._house is not None
             status = worker.serve(self._house, name, orders, self._answer)
         except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's loop
@@ -212,10 +218,7 @@ class Zygote:
                 continue  # an orphan, killed below
             if pid in self._idle:
                 self._idle.remove(pid)
-            try:
-                os.close(each.orders)
-            except OSError:
-                pass  # dismissed
+            each.dismiss()
             if each.attempt:
                 self._clear_up_after(each)
             elif status != 0:  # could not even get ready (a full disk?): no storm of forks
@@ -259,10 +262,7 @@ class Zygote:
     def _retire(self) -> None:
         """The server is gone. Idle workers follow; those with an attempt stay, and their groups with them."""
         for each in self._workers.values():
-            try:
-                os.close(each.orders)
-            except OSError:
-                pass
+            each.dismiss()
         deadline = time.monotonic() + RETIRE_S
         for pid in self._idle:
             while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
