@@ -42,7 +42,7 @@ class BoundedHeads(HttpToolsProtocol):
         super().connection_made(transport)
         self._refusal: Refusal | None = None  # why the parsing was ended
         self._length = 0  # of the body, as the head says; 0 where it comes in chunks
-        self._upgrade: bytes | None = None  # what the head asks for, once it is whole
+        self._upgrade: bytes | None = None  # what the head asks for, once that was looked for
 
     def data_received(self, data: bytes) -> None:
         """Parse, as uvicorn does; but where a request asks for another protocol than WebSocket, as `curl --http2` does,
@@ -69,7 +69,11 @@ class BoundedHeads(HttpToolsProtocol):
     def is_other_upgrade(self) -> bool:
         """Return whether the parser stops at the end of this head for something else than a WebSocket. Nothing is done
         with such a head: it is parsed once more without its `Upgrade`, which a server may ignore (RFC 9110, 7.8)."""
-        return self.parser.should_upgrade() and self._asked_upgrade() != b"websocket"
+        if not self.parser.should_upgrade():
+            return False
+        if self._upgrade is None:
+            self._upgrade = self._asked_upgrade() or b""
+        return self._upgrade != b"websocket"
 
     def _head_without_upgrade(self) -> bytes:
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
@@ -114,7 +118,6 @@ class BoundedHeads(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.url) > LONGEST_PATH and len(self.url.partition(b"?")[0]) > LONGEST_PATH + 512:
             self.refuse(414, TOO_LONG)
-        self._upgrade = self._asked_upgrade()
         super().on_headers_complete()
 
     def _refuse_headers(self) -> None:
