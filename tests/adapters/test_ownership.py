@@ -371,3 +371,23 @@ def test_a_directory_that_another_account_makes_meanwhile_is_refused(
     with pytest.raises(DataDirError, match=f"{where} belongs to the account"):
         open_data_dir(where)
     assert list(where.iterdir()) == []
+
+
+@needs_root
+def test_a_directory_that_is_away_only_while_it_is_judged_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, aside = tmp_path / "data", tmp_path / "aside"
+    where.mkdir()
+    give_away(where)
+
+    def judge_nothing(path: Path) -> ownership.Unfit | None:
+        where.rename(aside)
+        found = judge(path)
+        aside.rename(where)
+        return found
+
+    monkeypatch.setattr(datadir, "judge", judge_nothing)
+    with pytest.raises(DataDirError, match="another account exchanged it"):
+        open_data_dir(where)
+    assert list(where.iterdir()) == []

@@ -544,6 +544,20 @@ class TestOtherUpgrades:
 
         talk(get)
 
+    @pytest.mark.parametrize(
+        ("version", "more"), [(b"1.1", b"connection: close\r\n"), (b"1.0", b""), (b"1.0", b"connection: close\r\n")]
+    )
+    def test_the_last_request_of_a_connection_is_answered(self, version: bytes, more: bytes) -> None:
+        sizes: list[bytes] = []
+
+        async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"POST / HTTP/" + version + b"\r\nhost: x\r\n" + more + H2C)
+            writer.write(b"content-length: 3\r\n\r\nabc")
+            sizes.append((await reader.read())[-8:])
+
+        talk(post, swallow)
+        assert sizes == [b"00000003"]
+
     def test_its_other_headers_are_kept(self) -> None:
         scopes: list[Any] = []
 

@@ -50,17 +50,10 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
     try:
         # a server of root's runs jobs as other accounts, which must be able to reach their checkpoints below it
         mode = 0o711 if os.geteuid() == 0 else 0o700
-        is_there = where.is_dir()
-        tolerated = _must_be_fit(where)
-        if not is_there:
+        if not where.is_dir():
+            _must_be_fit(where)
             _make(where, mode)
-            # another account may have made it first, where everybody may make directories
-            tolerated = _must_be_fit(where)
-        if tolerated is not None:
-            log.warning("the data directory %s is as safe as a directory above it: %s", where, tolerated)
-        _must_be_ours(where)
-        # os.open sets O_CLOEXEC: a job that outlives the server must not keep the lock alive
-        lock_fd = os.open(where / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        lock_fd = _open_lock(where)
     except OSError as error:
         raise DataDirError(f"cannot use {where} as the data directory: {error.strerror}") from error
     try:
@@ -76,6 +69,27 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
         os.close(lock_fd)
         raise DataDirError(f"cannot lock {where}: {error.strerror}") from error
     return DataDir(where, lock_fd)
+
+
+def _open_lock(where: Path) -> int:
+    """Judge the directory and open the lock in it. Where everybody may make directories (/tmp), another account may
+    have made it first, or may take its own away while it is judged and put it back. So the directory is held open, and
+    its owner is asked for there: what belongs to root or to this account, nobody else can exchange."""
+    directory = os.open(where, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        tolerated = _must_be_fit(where)
+        if os.fstat(directory).st_uid not in (0, os.geteuid()):
+            raise DataDirError(
+                f"cannot use {where} as the data directory: another account exchanged it meanwhile; choose a directory "
+                "below one in which nobody else may write"
+            )
+        if tolerated is not None:
+            log.warning("the data directory %s is as safe as a directory above it: %s", where, tolerated)
+        _must_be_ours(where)
+        # os.open sets O_CLOEXEC: a job that outlives the server must not keep the lock alive
+        return os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=directory)
+    finally:
+        os.close(directory)
 
 
 def _make(where: Path, mode: int) -> None:

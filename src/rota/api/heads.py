@@ -61,6 +61,7 @@ class BoundedHeads(HttpToolsProtocol):
                     self.send_400_response(NO_PROXY)
                     return
                 data = self._head_without_upgrade() + data[stopped.args[0] :]
+                self._begin_anew()
             except httptools.HttpParserError:
                 self.logger.warning(INVALID)
                 self.send_400_response(INVALID)
@@ -74,6 +75,11 @@ class BoundedHeads(HttpToolsProtocol):
         if self._upgrade is None:
             self._upgrade = self._asked_upgrade() or b""
         return self._upgrade != b"websocket"
+
+    def _begin_anew(self) -> None:
+        """Take another parser: one that has seen `Connection: close`, or HTTP/1.0, parses no further head."""
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
 
     def _head_without_upgrade(self) -> bytes:
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
