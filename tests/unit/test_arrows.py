@@ -50,7 +50,7 @@ RULES = {
     "adapters": Rule(
         rota=("rota.core", "rota.app.ports", "rota.adapters", "rota.sock_diag", "rota.userns"), libraries=None
     ),
-    "api": Rule(rota=(*DOOR, "rota.api"), libraries=None),
+    "api": Rule(rota=(*DOOR, "rota.api", "rota.userns"), libraries=None),
     "agent": Rule(rota=(*DOOR, "rota.agent"), libraries=None),
     "cli": Rule(rota=(*DOOR, "rota.cli", "rota.client"), lazy=("rota.main", "rota.sim"), libraries=None),
     "sim": Rule(rota=("rota.core", "rota.sim")),
