@@ -41,15 +41,20 @@ class PipePump:
             raise OSError(errno.EAGAIN, str(error)) from None
         self._started = True
 
-    def close(self) -> None:
-        """Copy what was printed up to now, then leave. No task lives any more."""
+    def finish(self) -> None:
+        """Have what was printed up to now copied. No task lives any more."""
         self._close_output()
         os.close(self._finish)
-        if self._started:
-            self._ended.acquire()
-        for _ in range(LAST_CHUNKS):
-            if self._copy() <= 0:
-                break
+        if not self._started:
+            self._copy_last()
+            self._ended.release()
+
+    def is_over(self, within_s: float) -> bool:
+        """Wait for that. The thread waits for longer where a process outside holds the lock of the pipe, and so would
+        whoever closed it."""
+        return self._ended.acquire(timeout=within_s)
+
+    def close(self) -> None:
         os.close(self._source)
         os.close(self._enough)
         self._log.say_lost()
@@ -67,12 +72,18 @@ class PipePump:
             while True:
                 ready = {fd for fd, _ in poll.poll()}
                 if self._enough in ready:
+                    self._copy_last()
                     return
                 if self._copy() == 0:
                     # every task has closed its output; what may still come is read at the end
                     poll.unregister(self._source)
         finally:
             self._ended.release()
+
+    def _copy_last(self) -> None:
+        for _ in range(LAST_CHUNKS):
+            if self._copy() <= 0:
+                break
 
     def _copy(self) -> int:
         """Copy what is there and return how much that was; 0: nobody has the other end any more, -1: nothing now."""

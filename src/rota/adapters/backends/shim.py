@@ -23,7 +23,7 @@ import os
 import select
 import signal
 
-from rota.adapters.backends import confine, heard, procs, records, spent, task, tracers
+from rota.adapters.backends import confine, heard, pipelocks, procs, records, spent, task, tracers
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.logfile import LogFile
@@ -49,6 +49,7 @@ SHORT_MESSAGE = 500  # characters; any of them fit into a spare record
 RECORD_RETRY_S = 600.0
 KILL_AGAIN_S = 0.05
 SPENT_S = 2.0  # that nothing but spent processes must be left; tracers, which can be ended, are looked for before
+PIPE_S = 20.0  # that the rest of the output is waited for where a process outside holds the lock of its pipe
 MAX_FAILED = 20  # notes of what could not be done
 REAP_MOST = 256  # a job can make dead children faster than they are collected: the clock must be looked at as well
 
@@ -497,7 +498,13 @@ class Shim:
         if self.tracers_at is not None and now < self.tracers_at:
             return
         looked, self.tracers_at = self.tracers_at is not None, now + tracers.AFTER_S
-        for text in tracers.end([*left, *spent.members(left)], self.uid) if looked else ():
+        if looked:
+            self._tell_each(tracers.end([*left, *spent.members(left)], self.uid))
+            self._tell_each(pipelocks.end(left, self.uid))
+
+    def _tell_each(self, texts: list[str]) -> None:
+        """Say who kept it from ending, once each."""
+        for text in texts:
             if text not in self.tracers and len(self.tracers) < tracers.MAX_TRACERS:
                 self.tracers.add(text)
                 self._note(text)
@@ -548,9 +555,10 @@ class Shim:
                 kill_at = self._kill_all()
             signal.sigtimedwait((signal.SIGCHLD,), 0.0 if self.unreaped else pause)
             pause = min(pause * 2, 0.1)
-        for pump in (self.pump, self.pipe):
-            if pump is not None:
-                pump.close()
+        if self.pump is not None:
+            self.pump.close()
+        if self.pipe is not None:
+            self._close_pipe(self.pipe)
         try:
             self.cap.settle()
         except OSError as error:  # the end must be recorded all the same
@@ -560,6 +568,17 @@ class Shim:
                 os.rmdir(self.order["checkpoint_dir"])  # most runs leave it empty
             except OSError:
                 pass
+
+    def _close_pipe(self, pipe: PipePump) -> None:
+        pipe.finish()
+        give_up = procs.time_awake() + PIPE_S
+        while not pipe.is_over(tracers.AFTER_S):
+            self._tell_each(pipelocks.end([os.getpid()], self.uid))
+            if procs.time_awake() > give_up and pipelocks.is_waiting(os.getpid()):  # we record the end, and retire
+                self.over = True
+                self._note("a process outside holds the lock of its output pipe: the last output may be missing")
+                return
+        pipe.close()
 
     def _remove_groups(self) -> None:
         devices = self.house.bounds.found.devices

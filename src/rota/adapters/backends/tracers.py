@@ -31,16 +31,13 @@ def end(pids: Iterable[int], uid: int) -> list[str]:
     """Kill what traces these processes and is not one of them, as far as it is `uid`'s own; say what was done, or who
     traces them."""
     traced = list(pids)
-    mine = _lineage()
+    mine = lineage()
     said = []
     for pid in tracers_of(traced):
-        start, name = procs.start_time(pid), procs.name_and_parent(pid)
-        if start is None or name is None or pid in traced:
+        start, who = procs.start_time(pid), described(pid)
+        if start is None or pid in traced:
             continue  # it has ended, or is being killed with the rest
-        owner = procs.uid_of(pid)
-        shown = "".join(char if char.isprintable() else "?" for char in name[0].decode(errors="replace"))
-        who = f"process {pid} ({shown}) of user id {owner}"
-        if pid not in mine and procs.is_of(pid, uid) and _kill(pid, start, uid):
+        if pid not in mine and procs.is_of(pid, uid) and kill(pid, start, uid):
             said.append(f"{who} traced it and kept it from ending, and was killed")
         else:
             said.append(f"{who} traces it and keeps it from ending")
@@ -85,11 +82,17 @@ def _field(where: str, name: bytes) -> int:
     return int(value[0]) if value else 0
 
 
-def _kill(pid: int, start: int, uid: int) -> bool:
+def described(pid: int) -> str:
+    name = procs.name_and_parent(pid)
+    shown = "".join(char if char.isprintable() else "?" for char in name[0].decode(errors="replace")) if name else "?"
+    return f"process {pid} ({shown}) of user id {procs.uid_of(pid)}"
+
+
+def kill(pid: int, start: int, uid: int) -> bool:
     return procs.send(pid, signal.SIGKILL, lambda: procs.start_time(pid) == start and procs.is_of(pid, uid))
 
 
-def _lineage() -> set[int]:
+def lineage() -> set[int]:
     """This process and all above it: a supervisor, or the server, by which others live."""
     found = {1}
     up: int | None = os.getpid()
