@@ -48,7 +48,7 @@ def end(stuck: Iterable[int], uid: int) -> list[str]:
 
 def is_waiting(pid: int) -> bool:
     """Tell whether a thread of this process waits for the lock of a pipe."""
-    for each in _threads(pid):
+    for each in procs.threads(pid)[:MAX_THREADS]:
         stat = procs.fields(f"{pid}/task/{each}")
         if stat is not None and stat[0] == b"D" and b"pipe" in _read(f"{pid}/task/{each}/wchan"):
             return True
@@ -56,7 +56,7 @@ def is_waiting(pid: int) -> bool:
 
 
 def _holds_lock(pid: int) -> bool:
-    for each in _threads(pid):
+    for each in procs.threads(pid)[:MAX_THREADS]:
         words = _read(f"{pid}/task/{each}/syscall").split()
         if words and words[0] in CALLS and _is_pipe(pid, int(words[CALLS[words[0]]], 16)):
             return True
@@ -69,14 +69,6 @@ def _is_pipe(pid: int, fd: int) -> bool:
     except OSError as error:
         procs.must_be_known(error)
         return False
-
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")[:MAX_THREADS]
-    except OSError as error:
-        procs.must_be_known(error)
-        return []
 
 
 def _read(where: str) -> bytes:

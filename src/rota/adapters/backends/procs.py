@@ -136,21 +136,38 @@ def is_of(pid: int, uid: int) -> bool:
     except OSError as error:
         must_be_known(error)
         return False
+    own = os.stat("/proc/self/ns/user").st_ino
+    for each in namespaces(fd):
+        if os.fstat(each).st_ino == own:
+            return False
+        if int.from_bytes(fcntl.ioctl(each, NS_GET_OWNER_UID, bytes(4)), sys.byteorder) == uid:
+            return True
+    return False
+
+
+def namespaces(fd: int) -> Iterator[int]:
+    """Yield this descriptor of a namespace, then one of each namespace above it that may be seen; each is closed before
+    the next."""
     try:
-        own = os.stat("/proc/self/ns/user").st_ino
         for _ in range(MAX_NAMESPACES):
-            if os.fstat(fd).st_ino == own:
-                return False
-            if int.from_bytes(fcntl.ioctl(fd, NS_GET_OWNER_UID, bytes(4)), sys.byteorder) == uid:
-                return True
-            above = fcntl.ioctl(fd, NS_GET_PARENT)
+            yield fd
+            try:
+                above = fcntl.ioctl(fd, NS_GET_PARENT)
+            except OSError:  # the next one is above ours, or there is none
+                return
             os.close(fd)
             fd = above
-        return False
-    except OSError:  # it is not below ours
-        return False
     finally:
         os.close(fd)
+
+
+def threads(pid: int) -> list[str]:
+    """Return the numbers of a process's threads; none when it is gone."""
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError as error:
+        must_be_known(error)
+        return []
 
 
 def born_after(pid: int) -> Iterable[int]:

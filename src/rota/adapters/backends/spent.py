@@ -9,7 +9,6 @@ Imported by shims: cheap standard modules only.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 
@@ -74,8 +73,8 @@ def is_spent(pid: int) -> bool:
     stat = procs.fields(pid)
     if stat is None or not int(stat[6]) & PF_EXITING:  # no need to look at thousands of threads
         return False
-    threads = _threads(pid)
-    return bool(threads) and all(_has_ended(f"{pid}/task/{each}") for each in threads) and threads == _threads(pid)
+    threads = procs.threads(pid)
+    return bool(threads) and all(_has_ended(f"{pid}/task/{each}") for each in threads) and threads == procs.threads(pid)
 
 
 def _has_ended(thread: str) -> bool:
@@ -97,14 +96,6 @@ def _waits_in(thread: str) -> bytes:
     except OSError as error:
         procs.must_be_known(error)
         return b""
-
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError as error:
-        procs.must_be_known(error)
-        return []
 
 
 def _numbers(pid: int) -> list[bytes]:
@@ -142,16 +133,8 @@ def _may_be_in(pid: int, namespaces: set[int], own: int, uid: int | None) -> boo
     except OSError as error:
         procs.must_be_known(error)
         return False  # gone
-    try:
-        for _ in range(procs.MAX_NAMESPACES):
-            number = os.fstat(fd).st_ino
-            if number in namespaces or number == own:
-                return number in namespaces
-            above = fcntl.ioctl(fd, procs.NS_GET_PARENT)
-            os.close(fd)
-            fd = above
-        return False
-    except OSError:  # it is not below ours
-        return False
-    finally:
-        os.close(fd)
+    for each in procs.namespaces(fd):
+        number = os.fstat(each).st_ino
+        if number in namespaces or number == own:
+            return number in namespaces
+    return False

@@ -57,13 +57,8 @@ def tracers_of(pids: Iterable[int]) -> list[int]:
 
 
 def _direct(pid: int) -> set[int]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError as error:
-        procs.must_be_known(error)
-        return set()
     # The kernel names the thread that traces; the process is found by it.
-    by = {_field(f"{pid}/task/{thread}", b"TracerPid") for thread in threads}
+    by = {_field(f"{pid}/task/{thread}", b"TracerPid") for thread in procs.threads(pid)}
     return {process for thread in by if thread and (process := _field(str(thread), b"Tgid"))}
 
 
