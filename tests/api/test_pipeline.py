@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rota.api import pipeline, serve
-from rota.api.backlog import Backlog
+from rota.api.receive_buffers import ReceiveBuffers
 from rota.api.turns import AT_A_TIME, Turns
 from tests.api.kit import serving
 from tests.api.test_serve import HEAD, UPGRADE, app, talk, web_socket
@@ -84,8 +84,8 @@ def test_of_what_comes_before_an_answer_at_most_one_read_is_kept(streams: bool) 
 def test_what_all_connections_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each keeps more than READ_ON bytes behind a request, which is within the bound of one connection."""
     bound = 4 * pipeline.READ_ON
-    backlog = Backlog(bound)
-    monkeypatch.setattr(serve._Connection, "backlog", backlog)
+    buffers = ReceiveBuffers(bound)
+    monkeypatch.setattr(serve._Connection, "buffers", buffers)
 
     async def story() -> None:
         slow = Slow()
@@ -100,20 +100,20 @@ def test_what_all_connections_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -
             while not all(connection.flow.held for connection in connections):
                 await asyncio.sleep(0.005)
             assert len(connections) < len(writers)
-            assert sum(kept(connection) for connection in connections) <= backlog.size <= bound
+            assert sum(kept(connection) for connection in connections) <= buffers.size <= bound
             slow.go_on.set()
             for writer in writers:
                 writer.transport.abort()
             while connections:
                 await asyncio.sleep(0.005)
-        assert backlog.size == 0
+        assert buffers.size == 0
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_a_body_that_its_request_has_not_taken_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    backlog = Backlog()
-    monkeypatch.setattr(serve._Connection, "backlog", backlog)
+    buffers = ReceiveBuffers()
+    monkeypatch.setattr(serve._Connection, "buffers", buffers)
 
     async def story() -> None:
         slow = Slow()
@@ -124,11 +124,11 @@ def test_a_body_that_its_request_has_not_taken_counts_as_well(monkeypatch: pytes
                 await asyncio.sleep(0.005)
             for sent in range(1000, 50_000, 1000):
                 writer.write(b"x" * 1000)
-                while backlog.size < sent:
+                while buffers.size < sent:
                     await asyncio.sleep(0)
             slow.go_on.set()
             writer.write(b"x" * 1000)
-            while backlog.size:
+            while buffers.size:
                 await asyncio.sleep(0.005)
             writer.close()
             while connections:

@@ -18,9 +18,9 @@ import pytest
 import uvloop
 
 from rota.api import serve
-from rota.api.backlog import Backlog
 from rota.api.connections import Connections
 from rota.api.filereads import FileReads
+from rota.api.receive_buffers import ReceiveBuffers
 from rota.api.turns import Turns
 from rota.app.errors import CannotStart
 from rota.core.descriptors import HIGHEST, shares
@@ -171,7 +171,7 @@ def test_a_peer_that_cannot_be_looked_at_delays_nobody_else(tmp_path: Path) -> N
         processes=processes,
         looks=FileReads("looks", of_one=2, limit_s=4.0),
         turns=Turns(),
-        backlog=Backlog(),
+        buffers=ReceiveBuffers(),
     )
 
     async def callers() -> None:
@@ -221,7 +221,7 @@ def test_connections_of_subordinate_ids_count_for_their_account(tmp_path: Path) 
     house: Any = SimpleNamespace(
         connections=Connections(shares(HIGHEST)),
         turns=Turns(),
-        backlog=Backlog(),
+        buffers=ReceiveBuffers(),
         settings=SimpleNamespace(request_seconds=600.0),
         processes=ManyIds(),
     )

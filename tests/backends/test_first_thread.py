@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.adapters.backends import inside, procs, records, spent
+from rota.adapters.backends import defunct, inside, procs, records
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.processes import LinuxProcesses
@@ -129,10 +129,10 @@ def test_as_a_holder_it_keeps_its_lease_until_it_is_killed(
 
 
 def test_a_process_is_spent_only_when_all_of_its_threads_are(process: subprocess.Popen[bytes]) -> None:
-    assert not spent.is_spent(process.pid), "its first thread has ended, another one runs"
-    assert not spent.is_spent(os.getpid()) and not spent.are_all([process.pid], 0)
+    assert not defunct.is_defunct(process.pid), "its first thread has ended, another one runs"
+    assert not defunct.is_defunct(os.getpid()) and not defunct.are_all([process.pid], 0)
     process.kill()
     wait_for(lambda: procs.start_time(process.pid) is None, "its end")
-    assert spent.is_spent(process.pid), "a zombie"
+    assert defunct.is_defunct(process.pid), "a zombie"
     process.wait()
-    assert not spent.is_spent(process.pid), "gone: its number may be another's"
+    assert not defunct.is_defunct(process.pid), "gone: its number may be another's"

@@ -43,14 +43,14 @@ RULES = {
     "config": Rule(rota=("rota.core.clusters", "rota.core.policynames")),
     "observe": Rule(),
     "sock_diag": Rule(),
-    "userns": Rule(),
-    "client": Rule(rota=("rota.client", "rota.sock_diag", "rota.userns")),
+    "user_ids": Rule(),
+    "client": Rule(rota=("rota.client", "rota.sock_diag", "rota.user_ids")),
     "core": Rule(rota=("rota.core",), banned=IMPURE),
     "app": Rule(rota=("rota.core", "rota.app")),
     "adapters": Rule(
-        rota=("rota.core", "rota.app.ports", "rota.adapters", "rota.sock_diag", "rota.userns"), libraries=None
+        rota=("rota.core", "rota.app.ports", "rota.adapters", "rota.sock_diag", "rota.user_ids"), libraries=None
     ),
-    "api": Rule(rota=(*DOOR, "rota.api", "rota.userns"), libraries=None),
+    "api": Rule(rota=(*DOOR, "rota.api", "rota.user_ids"), libraries=None),
     "agent": Rule(rota=(*DOOR, "rota.agent"), libraries=None),
     "cli": Rule(rota=(*DOOR, "rota.cli", "rota.client"), lazy=("rota.main", "rota.sim"), libraries=None),
     "sim": Rule(rota=("rota.core", "rota.sim")),

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.userns import is_unmapped
+from rota.user_ids import is_unmapped
 
 ROOT = 0
 MOST_LINKS = 40  # as the kernel follows in one path

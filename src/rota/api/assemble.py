@@ -28,7 +28,7 @@ from rota.app.service import Service
 from rota.config import Settings, default_data_dir
 from rota.core.policy import Ordering, Policy
 from rota.core.presets import named
-from rota.userns import FIRST_PERSON
+from rota.user_ids import FIRST_PERSON
 
 log = logging.getLogger(__name__)
 

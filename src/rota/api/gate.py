@@ -30,7 +30,7 @@ from rota.app.authz import Principal, Role
 from rota.app.ports import Account
 from rota.app.service import Service
 from rota.core import events as e
-from rota.userns import FIRST_PERSON
+from rota.user_ids import FIRST_PERSON
 
 SHARED = Principal("shared", Role.ADMIN)
 SHARED_ID = "shared"  # where the id of a token is asked for; those are 8 hex digits

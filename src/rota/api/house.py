@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rota.api.backlog import Backlog
 from rota.api.bell import Bell
 from rota.api.bodies import Bodies
 from rota.api.connections import Connections, bounds_here
@@ -19,6 +18,7 @@ from rota.api.hub import Hub
 from rota.api.limits import Buckets
 from rota.api.looks import lookers
 from rota.api.read_slots import CHANGES_AT_A_TIME, FILES_AT_A_TIME, ReadSlots
+from rota.api.receive_buffers import ReceiveBuffers
 from rota.api.render.links import Kept
 from rota.api.trials import lookup_threads, sweep_threads, trial_threads
 from rota.api.turns import Turns
@@ -50,7 +50,7 @@ class House:
     connections: Connections = field(default_factory=lambda: Connections(bounds_here()))
     people: Buckets = field(default_factory=lambda: Buckets(CALLS_PER_S, CALLS_AT_ONCE))
     turns: Turns = field(default_factory=Turns)
-    backlog: Backlog = field(default_factory=Backlog)
+    buffers: ReceiveBuffers = field(default_factory=ReceiveBuffers)
     files: FileReads = field(default_factory=lambda: FileReads("rota-files"))
     looks: FileReads = field(default_factory=lookers)
     followed: FileReads = field(default_factory=followers)

@@ -7,7 +7,7 @@ its size, and has up to BODY_PIECE bytes. While a connection waits for its turn 
 
 Also while a request is not answered at most one read of what follows is kept, and parsed when all requests of the last
 piece are answered: HTTP allows it, and hardly a client does it. One piece may have MOST_PIPELINED requests. What all
-connections keep together has a bound, too (`backlog`).
+connections keep together has a bound, too (`receive_buffers`).
 
 Each chunk of a body costs a call of Python, also one of a single byte. So a body comes in FREE_CHUNKS, and beyond them
 in such of LEAST_CHUNK bytes on average.
@@ -20,8 +20,8 @@ from typing import Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 
-from rota.api.backlog import Backlog
 from rota.api.heads import BoundedHeads
+from rota.api.receive_buffers import ReceiveBuffers
 from rota.api.turns import Turns
 
 PIECE = 1 << 10  # bytes
@@ -45,7 +45,7 @@ class _Flow(FlowControl):
 
 class BoundedPipeline(BoundedHeads):
     turns: Turns
-    backlog: Backlog
+    buffers: ReceiveBuffers
     flow: _Flow
     _peer: str  # the party
 
@@ -69,12 +69,12 @@ class BoundedPipeline(BoundedHeads):
             self._at_work.disconnected = not self._at_work.response_complete
             self._at_work.message_event.set()
         super().connection_lost(exc)
-        self.backlog.note(self._peer, self, 0)
+        self.buffers.note(self._peer, self, 0)
 
     def data_received(self, data: bytes) -> None:
         if not self._kept and len(data) <= PIECE and not self._is_busy() and self.turns.take(self._peer):
             self.parse(data)
-            self.backlog.note(self._peer, self, self.waiting())
+            self.buffers.note(self._peer, self, self.waiting())
             return
         self._kept += data
         self._parse_kept()
@@ -128,7 +128,7 @@ class BoundedPipeline(BoundedHeads):
 
     def on_response_complete(self) -> None:
         self._drop_request(self._at_work)
-        self.backlog.note(self._peer, self, self.waiting())
+        self.buffers.note(self._peer, self, self.waiting())
         super().on_response_complete()
         if self._upgrading and self._at_work.response_complete:  # else the next request has been started
             self.loop.call_soon(self._upgrade_now)
@@ -151,7 +151,7 @@ class BoundedPipeline(BoundedHeads):
         if self.transport.is_closing():
             return
         self._kept.clear()  # a WebSocket begins with the next read
-        self.backlog.note(self._peer, self, 0)
+        self.buffers.note(self._peer, self, 0)
         self.flow.held = False
         self.flow.resume_reading()
         self._upgrading = False
@@ -187,7 +187,7 @@ class BoundedPipeline(BoundedHeads):
             else:
                 self._turn = self.turns.line_up(self._peer)
                 self._turn.add_done_callback(self._has_turn)
-        self.backlog.note(self._peer, self, self.waiting())
+        self.buffers.note(self._peer, self, self.waiting())
         if self._turn is not None or len(self._kept) > READ_ON:
             self.flow.pause_reading()
             self.flow.held = True

@@ -27,13 +27,13 @@ from websockets.protocol import State
 
 from rota.api import frames
 from rota.api.accept import Acceptor, Admitted
-from rota.api.backlog import Backlog
 from rota.api.connections import Connections, Seat, account, network
 from rota.api.frames import BoundedFrames
 from rota.api.guard import MAX_BODY
 from rota.api.heads import ODD_HANDSHAKE
 from rota.api.house import House
 from rota.api.pipeline import BoundedPipeline
+from rota.api.receive_buffers import ReceiveBuffers
 from rota.api.server import guarded, guarded_leases
 from rota.api.turns import Turns
 from rota.app.errors import CannotStart, Unavailable
@@ -335,7 +335,7 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
     class Connection(_Connection):
         seats = house.connections
         turns = house.turns
-        backlog = house.backlog
+        buffers = house.buffers
         patience = Patience.of(house.settings.request_seconds)
 
         async def _is_job(self, link: socket.socket, uid: int) -> bool:
@@ -373,7 +373,7 @@ class _Connection(BoundedPipeline):
 
     seats = Connections(shares(HIGHEST))
     turns = Turns()
-    backlog = Backlog()
+    buffers = ReceiveBuffers()
     patience = Patience()
     admitted: Admitted  # before the connection is made
 

@@ -22,7 +22,7 @@ from typing import Any
 from rota import sock_diag
 from rota.client.address import Address, config_file
 from rota.client.errors import Untrusted
-from rota.userns import FIRST_PERSON, is_unmapped
+from rota.user_ids import FIRST_PERSON, is_unmapped
 
 VARIABLE = "ROTA_SERVER_ACCOUNT"
 FILE = "server-account"

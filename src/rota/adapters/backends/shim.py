@@ -23,7 +23,7 @@ import os
 import select
 import signal
 
-from rota.adapters.backends import confine, heard, pipelocks, procs, records, spent, task, tracers
+from rota.adapters.backends import confine, defunct, heard, pipelocks, procs, records, task, tracers
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.logfile import LogFile
@@ -48,7 +48,7 @@ FAR = float("inf")
 SHORT_MESSAGE = 500  # characters; any of them fit into a spare record
 RECORD_RETRY_S = 600.0
 KILL_AGAIN_S = 0.05
-SPENT_S = 2.0  # that nothing but spent processes must be left; tracers, which can be ended, are looked for before
+DEFUNCT_S = 2.0  # that nothing but defunct processes must be left; tracers, which can be ended, are looked for before
 PIPE_S = 20.0  # that the rest of the output is waited for where a process outside holds the lock of its pipe
 MAX_FAILED = 20  # notes of what could not be done
 REAP_MOST = 256  # a job can make dead children faster than they are collected: the clock must be looked at as well
@@ -113,7 +113,9 @@ class Shim:
         self.tracers_at: float | None = None  # by time_awake: when to look at what traces those that outlive SIGKILL
         self.tracers: set[str] = set()  # what was said of them
         self.collected = 0  # dead children
-        self.spent: tuple[frozenset[tuple[int, int]], int] | None = None  # all that is left, and how many ended before
+        self.defunct: tuple[frozenset[tuple[int, int]], int] | None = (
+            None  # all that is left, and how many ended before
+        )
         self.over_at = FAR  # by time_awake: when nothing else has been left for long enough
         self.over = False  # only ended processes are left, which a process outside has to reap
         self.strays: list[int] = []  # processes of it that are not below us, at the last look
@@ -476,7 +478,7 @@ class Shim:
             for pid in self.strays if not self.house.group else ():
                 procs.send(pid, signal.SIGKILL, lambda pid=pid: self._is_stray(pid))  # type: ignore[misc]
             self._end_tracers(left)
-            self._look_at_spent(left)
+            self._look_at_defunct(left)
         except Exception as error:  # noqa: BLE001 - as in _end; what is not found now is looked for again
             self._note_failed("find what is left of it", error)
             self._kill_leaders()
@@ -499,7 +501,7 @@ class Shim:
             return
         looked, self.tracers_at = self.tracers_at is not None, now + tracers.AFTER_S
         if looked:
-            self._tell_each(tracers.end([*left, *spent.members(left)], self.uid))
+            self._tell_each(tracers.end([*left, *defunct.members(left)], self.uid))
             self._tell_each(pipelocks.end(left, self.uid))
 
     def _tell_each(self, texts: list[str]) -> None:
@@ -510,16 +512,16 @@ class Shim:
                 self._note(text)
                 self._say(text)
 
-    def _look_at_spent(self, left: list[int]) -> None:
-        """Note when nothing but the same spent processes has been left for SPENT_S. A process that ends between two
+    def _look_at_defunct(self, left: list[int]) -> None:
+        """Note when nothing but the same defunct processes has been left for DEFUNCT_S. A process that ends between two
         looks begins the time anew: one that forks and ends again and again could hide from a look, but leaves dead
         ones to us."""
-        found = spent.left(self.uid) if left and all(map(spent.is_spent, left)) else frozenset()
+        found = defunct.left(self.uid) if left and all(map(defunct.is_defunct, left)) else frozenset()
         if not found:
-            self.spent, self.over_at = None, FAR
+            self.defunct, self.over_at = None, FAR
             return
-        if (seen := (found, self.collected)) != self.spent:
-            self.spent, self.over_at = seen, procs.time_awake() + SPENT_S
+        if (seen := (found, self.collected)) != self.defunct:
+            self.defunct, self.over_at = seen, procs.time_awake() + DEFUNCT_S
         elif procs.time_awake() >= self.over_at:
             self.over = True
             pids = ", ".join(str(pid) for pid, _ in sorted(found))
@@ -531,7 +533,7 @@ class Shim:
         try:
             if group := self.house.any_group:
                 others = [pid for pid in confine.members(group) if pid not in (0, os.getpid())]  # 0: not ours to see
-                self.strays = [pid for pid in others if not spent.is_spent(pid)]
+                self.strays = [pid for pid in others if not defunct.is_defunct(pid)]
             else:  # what was found may be a thread, which cannot be killed by itself: the second look is at processes
                 again = self.strays or not self.leaders
                 pids = procs.all_pids() if again else procs.born_after(self.leaders[0])

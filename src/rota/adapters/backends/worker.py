@@ -63,7 +63,7 @@ def serve(house: House, name: str, orders: int, answers: int) -> int:
             ready.close()
             ready = None
             # The next attempt here may be another person's, and would have what is left counted against its bound.
-            # So would it have a spent process that is still our child among its own.
+            # So would it have a defunct process that is still our child among its own.
             answer = RETIRES if shim.left_over > LEFT_OVER or shim.over else DONE
         else:
             answer = NOT_MINE

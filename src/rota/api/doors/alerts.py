@@ -10,7 +10,7 @@ from fastapi import Path, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from rota.api import once, standing
+from rota.api import once, person_answers
 from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.asked import Body
@@ -111,7 +111,7 @@ async def respond(
 ) -> Json:
     """The first answer stays, unless its author gives another, or a person who names it in `seen`. An agent does not
     change a person's answer. The events keep all of them."""
-    return await standing.answer(lambda raced: _respond(house, who, alert_id, asked, dry_run, raced=raced))
+    return await person_answers.answer(lambda raced: _respond(house, who, alert_id, asked, dry_run, raced=raced))
 
 
 async def _respond(house: House, who: Principal, alert_id: str, asked: Response, dry_run: bool, *, raced: bool) -> Json:
@@ -125,8 +125,8 @@ async def _respond(house: House, who: Principal, alert_id: str, asked: Response,
     # a person who says the same as an agent makes it a person's answer, which stays
     if given != asked.choice or not (of_person or who.role is Role.AGENT):
         if of_person:
-            first = standing.Standing(given, record.body.get("responded_by") or "")
-            standing.must_have_seen(first, who, asked.seen, given, raced=raced)
+            first = person_answers.PersonAnswer(given, record.body.get("responded_by") or "")
+            person_answers.must_have_seen(first, who, asked.seen, given, raced=raced)
         said = {"status": "resolved", "response": asked.choice, "responded_at": time.time()}
         said |= {"responded_by": who.name, "actor": AGENT if who.role is Role.AGENT else HUMAN}
         body: dict[str, Any] = {**record.body, **said}

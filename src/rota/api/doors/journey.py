@@ -11,7 +11,7 @@ from fastapi import Path, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from rota.api import once, standing
+from rota.api import once, person_answers
 from rota.api.act import act
 from rota.api.answers import Json
 from rota.api.asked import Body, Free, Word
@@ -224,7 +224,9 @@ async def respond(
     """To accept, reject or modify is a person's; an agent says of its own recommendations that they were executed or
     dismissed. A person's answer stays, unless that person gives another, or one who names it in `seen`; what was
     accepted or modified may be called executed by everybody who may answer."""
-    return await standing.answer(lambda raced: _respond(house, who, recommendation_id, asked, dry_run, raced=raced))
+    return await person_answers.answer(
+        lambda raced: _respond(house, who, recommendation_id, asked, dry_run, raced=raced)
+    )
 
 
 async def _respond(
@@ -248,8 +250,8 @@ async def _respond(
             given = {name: text for name, text in notes.items() if text is not None and who.role is not Role.AGENT}
             notes = noted | given
         elif (last["status"], record.body["status"], noted) != (word, word, notes):
-            first = standing.Standing(last["status"], last.get("by") or "")
-            standing.must_have_seen(first, who, asked.seen, record.body["status"], raced=raced)
+            first = person_answers.PersonAnswer(last["status"], last.get("by") or "")
+            person_answers.must_have_seen(first, who, asked.seen, record.body["status"], raced=raced)
     now = time.time()
     response = {"status": word, "responded_at": now, "by": who.name, "actor": _actor(who)}
     again = bool(before) and (before[-1]["status"], before[-1].get("by"), noted) == (word, who.name, notes)

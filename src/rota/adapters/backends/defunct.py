@@ -27,25 +27,25 @@ LAST_WAITS = (b"zap_pid_ns_processes", b"do_wait", b"kernel_wait4")
 
 
 def left(uid: int) -> frozenset[tuple[int, int]]:
-    """Return pid and start time of every process below the calling one, if all are spent; nothing if one of them may
+    """Return pid and start time of every process below the calling one, if all are defunct; nothing if one of them may
     still run, or cannot be looked at."""
     lenient, procs.LENIENT = procs.LENIENT, False  # what is not seen for want of a descriptor is not gone
     try:
         found = heard.look(signal.SIGKILL, os.getpid())
-        spent = are_all([each.pid for each in found], uid)
+        defunct = are_all([each.pid for each in found], uid)
     except OSError:
         return frozenset()
     finally:
         procs.LENIENT = lenient
-    return frozenset(each.key for each in found) if spent else frozenset()
+    return frozenset(each.key for each in found) if defunct else frozenset()
 
 
 def are_all(pids: Iterable[int], uid: int) -> bool:
-    """Tell whether each of these processes is spent, and with it all of a pid namespace whose first process it is: one
-    that `uid`, or anybody, has brought into the namespace may still hold what the attempt had. False when that cannot
-    be told."""
+    """Tell whether each of these processes is defunct, and with it all of a pid namespace whose first process it is:
+    one that `uid`, or anybody, has brought into the namespace may still hold what the attempt had. False when that
+    cannot be told."""
     family = frozenset(pids)
-    if not all(map(is_spent, family)):
+    if not all(map(is_defunct, family)):
         return False
     own = _own_namespace()
     waited_for = {_namespace(pid) for pid in family if not _is_zombie(pid)} - {own}
@@ -53,21 +53,21 @@ def are_all(pids: Iterable[int], uid: int) -> bool:
 
 
 def members(pids: Iterable[int]) -> list[int]:
-    """Return the processes for which those of `pids` wait that are spent and the first ones of their pid namespaces;
+    """Return the processes for which those of `pids` wait that are defunct and the first ones of their pid namespaces;
     only what is certain to be in there."""
     family, own = frozenset(pids), _own_namespace()
-    waited_for = {_namespace(pid) for pid in family if is_spent(pid) and not _is_zombie(pid)} - {own, 0}
+    waited_for = {_namespace(pid) for pid in family if is_defunct(pid) and not _is_zombie(pid)} - {own, 0}
     return list(_others(family, waited_for, own, None))
 
 
 def _others(family: frozenset[int], namespaces: set[int], own: int, uid: int | None) -> Iterator[int]:
-    """Find what is in these namespaces, is none of the family, and is not spent."""
+    """Find what is in these namespaces, is none of the family, and is not defunct."""
     for pid in procs.all_pids() if namespaces else ():
-        if pid not in family and _may_be_in(pid, namespaces, own, uid) and not is_spent(pid):
+        if pid not in family and _may_be_in(pid, namespaces, own, uid) and not is_defunct(pid):
             yield pid
 
 
-def is_spent(pid: int) -> bool:
+def is_defunct(pid: int) -> bool:
     """Tell whether no thread of a process can run any more: each has ended, or waits as the last one of a namespace's
     first process. False for a process that is gone."""
     stat = procs.fields(pid)

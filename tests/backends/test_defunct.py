@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.adapters.backends import procs, records, spent
+from rota.adapters.backends import defunct, procs, records
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.processes import LinuxProcesses
@@ -167,13 +167,13 @@ def test_who_may_still_hold_something_in_the_namespace_is_waited_for(
     """It is on its way out as well, but has its files: a process in a call of a driver is like that."""
     order, family = nested(rig, backend, reports, 2)
     keeper, kept = enter(family[-1], "traced", ANOTHER)
-    assert not any(map(spent.is_spent, family))
+    assert not any(map(defunct.is_defunct, family))
     backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0))
     wait_for(
-        lambda: all(map(spent.is_spent, family[1:])), "the first processes to wait for the rest of their namespaces"
+        lambda: all(map(defunct.is_defunct, family[1:])), "the first processes to wait for the rest of their namespaces"
     )
-    assert not spent.is_spent(kept)
-    assert not spent.are_all(family[1:], 0) and not spent.are_all(family[1:2], 0)
+    assert not defunct.is_defunct(kept)
+    assert not defunct.are_all(family[1:], 0) and not defunct.are_all(family[1:2], 0)
     assert reports.exit(order.attempt_id) is None
     keeper.kill()
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
@@ -229,7 +229,7 @@ def test_a_holder_that_cannot_leave_is_looked_at_by_itself_and_its_lease_can_be_
             order = LaunchOrder("a7c3b6d11f02-1", ("true",), {}, "/", (), holder=seen.holder)
             backend.launch(order)
             os.kill(first, signal.SIGKILL)
-            wait_for(lambda: spent.is_spent(first), "it to wait for the rest of its namespace")
+            wait_for(lambda: defunct.is_defunct(first), "it to wait for the rest of its namespace")
             looks: list[None] = []
             every = procs.all_pids
 

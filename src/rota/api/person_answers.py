@@ -14,23 +14,23 @@ TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PersonAnswer:
     """A person's answer. `by` is empty in records of older versions."""
 
     word: str
     by: str
 
 
-def must_have_seen(standing: Standing, who: Principal, seen: str | None, now: str, *, raced: bool) -> None:
+def must_have_seen(given: PersonAnswer, who: Principal, seen: str | None, now: str, *, raced: bool) -> None:
     """Refuse an answer of a caller who may not have seen the one that stands.
 
     A caller has seen the own answer, unless both were sent at the same time (`raced`), and one that the request names
     in `seen` (`now`: what the record shows). An agent never replaces a person's answer.
     """
-    first = f"{standing.by or 'somebody'} has answered this with {standing.word[:500]!r}"
+    first = f"{given.by or 'somebody'} has answered this with {given.word[:500]!r}"
     if who.role is Role.AGENT:
         raise Conflict(f"{first}; an agent does not change a person's answer")
-    own = standing.by == who.name and not raced
+    own = given.by == who.name and not raced
     if (seen is None and not own) or seen not in (None, now):
         raise Conflict(f"{first}; to replace that answer, send it again with `seen`: {now[:500]!r}", "seen")
 

@@ -1,4 +1,4 @@
-"""User ids as the user namespace of this process shows them.
+"""What user ids mean: which may be a person's, and which the user namespace of this process hides.
 
 In a user namespace (Apptainer, bubblewrap, a rootless container) the kernel shows every account that has no number
 there as the overflow number, root as well. The client and the server both import this, so it uses cheap modules only.

@@ -31,7 +31,7 @@ class _Party:
         self.senders: dict[Sender, int] = {}  # the one that has made no progress for longest comes first
 
 
-class Backlog:
+class ReceiveBuffers:
     """Use it on the event loop alone."""
 
     def __init__(self, of_one: int = OF_ONE, of_all: int = OF_ALL) -> None:
