@@ -131,6 +131,7 @@ def test_every_spec_and_request_field_is_covered_above():
         "retry_failures",
         "terminal",
         "long_grace",
+        "agent_estimate",
     }  # booleans, and the request itself
     assert {row[0] for row in SPECS} | plain == set(Spec.__dataclass_fields__)
     assert {row[0] for row in REQUESTS} | {"span"} == set(Request.__dataclass_fields__)

@@ -8,7 +8,7 @@ from threading import Event, Thread
 import pytest
 
 from rota.app.authz import Principal, Role
-from rota.app.commands import Archive, Cancel, Edit, Hold, Pause, Release, Reprioritise, Resume, Submit
+from rota.app.commands import Archive, Cancel, Edit, Hold, Pause, Release, Reprioritise, Rerun, Resume, Submit
 from rota.app.ports import StoreBusy
 from rota.app.views import Window
 from rota.core import events as e
@@ -59,9 +59,29 @@ def test_an_agents_estimate_of_a_second_passes_nobody_of_higher_priority(house):
     assert [run.id for run in house.rota.view().queue()] == [bounded, important, said, draft, persons]
     house.do(Edit(persons, argv=("/bin/sleep", "62")), ANN)
     order = [run.id for run in house.rota.view().queue()]
-    assert order == [bounded, persons, important, said, draft], "the person's own estimate counts again"
+    assert order == [bounded, important, said, draft, persons], "no estimate was given with this command"
     house.reopen()
     assert [run.id for run in house.rota.view().queue()] == order
+
+
+def test_a_persons_rerun_or_edit_does_not_make_an_agents_estimate_believed(house):
+    house.running(8)
+    important = house.sleeper(1, BOB, priority=3, time_limit_s=8 * HOUR_S)
+    bot = Principal("bot", Role.AGENT, acts_for="ann")
+    agents, persons = house.sleeper(1, bot, estimate_s=1.0), house.sleeper(1, ANN, estimate_s=1.0)
+    again, of_a_person = house.do(Rerun(agents), ANN).id, house.do(Rerun(persons), ANN).id
+    expected = [persons, of_a_person, important, agents, again]
+    assert [run.id for run in house.rota.view().queue()] == expected
+    for run_id in (agents, again, persons):
+        house.do(Edit(run_id, workdir="/"), ANN)
+    house.reopen()
+    twice = house.do(Rerun(again), ANN).id
+    assert [run.id for run in house.rota.view().queue()] == [*expected, twice]
+    # an agent writes another command into the person's run, and the person then only changes its directory
+    house.do(Edit(persons, argv=("/bin/sleep", "61")), bot)
+    house.do(Edit(persons, workdir="/tmp"), ANN)
+    after = [run.id for run in house.rota.view().queue()]
+    assert after.index(important) < after.index(persons)
 
 
 def test_queue_active_held_and_the_gpus(house):

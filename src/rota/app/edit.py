@@ -42,12 +42,14 @@ def edit(desk: Desk, who: Principal, command: Edit) -> Run:
         return run
     if changed and run.attempts_made and spec.replaced is None:
         spec = replace(spec, replaced=_replaced(run.spec))
+    if changed and who.role is Role.AGENT and spec.estimate_s is not None:
+        spec = replace(spec, agent_estimate=True)
     more = own_bytes(spec) - own_bytes(run.spec)
     if run.state not in ENDED and more > 0:
         desk.budget.must_fit_live(desk.state, who, run.user, more)
     event = e.RunEdited(at=desk.now, by=who.name, run_id=run.id, spec=spec)
     if changed and run.state not in ENDED:  # what was expected of the other command says nothing of this one
-        expected_s, source, belief = expect(desk.state, run.user, spec, trusted=who.role is not Role.AGENT)
+        expected_s, source, belief = expect(desk.state, run.user, spec)
         event = replace(event, expected_s=expected_s, expected_from=source, belief=belief)
     return desk.amend(event, replace(run, spec=spec))
 

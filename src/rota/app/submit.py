@@ -54,7 +54,6 @@ class _Ready:
     waiting_on: tuple[Dependency, ...] = ()
     records: tuple[records.Checked, ...] = ()
     known: Run | None = None
-    trusted: bool = True  # whether a first estimate is believed: an agent's is not, whoever starts what the agent wrote
 
 
 def submit(desk: Desk, who: Principal, command: Submit) -> Run:
@@ -129,6 +128,8 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
         must_be_usable(desk, judged, user, command.spec, blind=command.blind)
     if command.spec.filler:
         command = replace(command, spec=as_filler(command.spec))
+    if judged.role is Role.AGENT and command.spec.estimate_s is not None:
+        command = replace(command, spec=replace(command.spec, agent_estimate=True))
     command = _with_account(desk, judged, _with_grace(desk, judged, command))
     _room(desk, user, command, ahead)
     _must_fit_budget(desk, judged, user, command, ahead)
@@ -136,7 +137,7 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
     written = records.check_all(desk, who, command.records, user, blank=True)
     ahead.by_user[user] += 1
     ahead.held += command.held
-    return _Ready(command, user, digest, waiting_on, written, trusted=judged.role is not Role.AGENT)
+    return _Ready(command, user, digest, waiting_on, written)
 
 
 def _judged(who: Principal, user: str, author: Role | None) -> Principal:
@@ -206,7 +207,7 @@ def _write(desk: Desk, who: Principal, ready: _Ready) -> Run:
     run_id = desk.new_id()
     while run_id in desk.state.runs:
         run_id = desk.new_id()
-    expected_s, expected_from, belief = expect(desk.state, user, command.spec, trusted=ready.trusted)
+    expected_s, expected_from, belief = expect(desk.state, user, command.spec)
     desk.write(
         e.RunSubmitted(
             at=desk.now,

@@ -163,16 +163,17 @@ def test_a_run_that_outlived_its_estimate_is_learned_however_it_ended(exit: Exit
     assert lab.state.history.overrun("ann", 1.0) == 40.0, "that one failed before its time says nothing"
 
 
-def test_an_estimate_of_one_who_is_not_trusted_counts_once_it_has_proved_true() -> None:
+def test_an_estimate_of_an_agent_counts_once_it_has_proved_true() -> None:
     state = Lab(node("n1", 1)).state
-    said, longer = spec(argv=("other",), estimate_s=1.0), spec(argv=("other",), estimate_s=DAY)
+    said = spec(argv=("other",), estimate_s=1.0, agent_estimate=True)
+    longer = replace(said, estimate_s=DAY)
     bounded = replace(said, time_limit_s=60.0)
-    assert expect(state, "ann", said)[:2] == (1.0, "estimate")
-    assert expect(state, "ann", said, trusted=False)[:2] == (state.policy.default_expected_s, "default")
-    assert expect(state, "ann", longer, trusted=False)[:2] == (DAY, "estimate")
-    assert expect(state, "ann", bounded, trusted=False)[:2] == (1.0, "estimate"), "a limit binds it"
+    assert expect(state, "ann", replace(said, agent_estimate=False))[:2] == (1.0, "estimate")
+    assert expect(state, "ann", said)[:2] == (state.policy.default_expected_s, "default")
+    assert expect(state, "ann", longer)[:2] == (DAY, "estimate")
+    assert expect(state, "ann", bounded)[:2] == (1.0, "estimate"), "a limit binds it"
     learned(state.history, *[300.0] * 5, argv=("other",))
-    assert expect(state, "ann", said, trusted=False)[:2] == (300.0, "history")
+    assert expect(state, "ann", said)[:2] == (300.0, "history")
     for _ in range(5):
         state.history.learn_estimate("ann", 1.0, 1.0)
-    assert expect(state, "ann", said, trusted=False)[:2] == (1.0, "estimate")
+    assert expect(state, "ann", said)[:2] == (1.0, "estimate")
