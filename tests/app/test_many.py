@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rota.app import sweeps
+from rota.app import budget, sweeps
 from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, CapGroup, Draft, Edit, PutRecord, Rerun, Submit, SubmitMany
 from rota.app.errors import Conflict, Forbidden, Full, Invalid
@@ -90,6 +90,53 @@ def test_a_persons_share_of_the_queue_counts_those_of_the_same_command(house):
     with pytest.raises(Full, match="the limit is 3"):
         house.do(SubmitMany(cells(house, 4, held=True)), ANN)
     assert len(house.do(SubmitMany(cells(house, 3, held=True)), ANN)) == 3
+
+
+@pytest.mark.parametrize(
+    ("max_queue", "others", "role", "share"),
+    [
+        (200_000, 0, Role.USER, 100_000),
+        (200_000, 100_000, Role.USER, 50_000),
+        (200_000, 199_999, Role.USER, 10_000),
+        (200_000, 0, Role.AGENT, 20_000),
+        (200_000, 170_000, Role.AGENT, 15_000),
+        (50_000, 0, Role.AGENT, 10_000),
+        (3, 0, Role.USER, 3),
+        (3, 2, Role.AGENT, 3),
+    ],
+)
+def test_one_person_has_half_of_what_others_leave(max_queue, others, role, share):
+    assert budget.share(max_queue, others, role) == share
+
+
+def test_one_person_does_not_fill_the_queue(house, monkeypatch):
+    monkeypatch.setattr(budget, "SURE_PLACES", 3)
+    with_policy(house, max_queue=40)
+    bot = Principal("bot", Role.AGENT, acts_for="ann")
+    with pytest.raises(Full, match=r"ann has 4 runs waiting, the limit is 4 of the 40 .* while an agent submits;"):
+        house.do(SubmitMany(cells(house, 5, held=True)), bot)
+    runs = house.do(SubmitMany(cells(house, 4, held=True)), bot)
+    with pytest.raises(Full, match="ann has 4 runs waiting"):
+        house.submit("true", who=bot, held=True)
+    house.do(SubmitMany(cells(house, 16, held=True)), ANN)
+    with pytest.raises(Full, match=r"ann has 20 runs waiting, the limit is 20 of the 40 .* raise max_queue") as refusal:
+        house.submit("true", who=ANN, held=True)
+    assert refusal.value.code == "full"
+    house.do(SubmitMany(cells(house, 10, held=True)), BOB)
+    with pytest.raises(Full, match="bob has 10 runs waiting, the limit is 10"):
+        house.submit("true", who=BOB, held=True)
+    house.do(SubmitMany(cells(house, 10, held=True, user="ann")))
+    with pytest.raises(Full, match=r"Queue is full .max 40 jobs."):
+        house.do(SubmitMany(cells(house, 1, held=True)))
+    # what was taken in stays, although it is over the share now
+    with_policy(house, max_queue=50)
+    house.reopen()
+    assert house.rota.ask(lambda state, now: state.load["ann"].queued) == 30
+    for run in runs[:2]:
+        house.do(Cancel(run.id), bot)
+    with pytest.raises(Full, match="ann has 28 runs waiting, the limit is 20 of the 50"):
+        house.submit("true", who=ANN, held=True)
+    assert house.submit("true", who=BOB, held=True)
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------

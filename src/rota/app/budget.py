@@ -1,6 +1,6 @@
-"""How much of the server's memory and disk one person may take, in bytes. Admins have no budget.
+"""How much of the server's memory, disk and queue one person may take. Admins have no budget.
 
-Two bounds, both measured in the bytes of specs and documents as the ledger stores them:
+Two bounds are measured in the bytes of specs and documents as the ledger stores them:
 
 - live: the specs of a person's runs that have not ended. They lie in memory, and every start of the server reads them.
 - ledger: what a person's commands have added to the ledger, which keeps it for months. The amount drains at the rate of
@@ -28,6 +28,8 @@ MIB = 1 << 20
 # Requests for GPUs, CPUs and memory of one person that differ. Each costs every pass about 40 us, whoever waits for it,
 # and a few more for each of its bands of length and priority, of which there are about 300.
 MAX_SHAPES = 200
+# Places of the queue that each person has, whatever others hold, until the queue itself is full.
+SURE_PLACES = 10_000
 DAY_S = 86400.0
 EVENT_BYTES = 300  # of a row of the log without a spec or a document
 # All specs and documents of one command. The ledger writes each twice, in the log and in a row, and whoever sends a
@@ -70,6 +72,18 @@ class Budget:
                 f"memory; the limit is {MAX_SHAPES} a person. Round what they ask for, or wait until some have ended"
             )
 
+    # -- places of the queue ------------------------------------------------------------------------------------------
+    def must_fit_share(self, state: State, who: Principal, user: str, mine: int, others: int) -> None:
+        """Refuse a run of a person who holds `mine` places of the queue already, where that is the person's share.
+        `others`: places held by everybody else."""
+        if who.role is Role.ADMIN or mine < (most := share(state.policy.max_queue, others, who.role)):
+            return
+        for_agent = " while an agent submits" if who.role is Role.AGENT else ""
+        raise Full(
+            f"{user} has {mine} runs waiting, the limit is {most} of the {state.policy.max_queue} places of the queue"
+            f"{for_agent}; cancel some or wait. An admin can raise max_queue"
+        )
+
     # -- the ledger ---------------------------------------------------------------------------------------------------
     def must_fit_ledger(self, who: Principal, now: float) -> None:
         """Refuse to write anything more for a person whose budget of the day is spent."""
@@ -98,6 +112,16 @@ class Budget:
     def _level(self, person: str, now: float) -> float:
         level, at = self._added.get(person, (0.0, now))
         return max(0.0, level - max(0.0, now - at) * self.quotas.ledger / DAY_S)
+
+
+def share(max_queue: int, others: int, role: Role) -> int:
+    """Return how many runs of one person may wait: half of the places that others leave, so that one person never fills
+    the queue. An agent submits only up to a tenth of the queue. A run does not keep who sent it, so the person's own
+    runs count there too."""
+    most = (max_queue - others) // 2
+    if role is Role.AGENT:
+        most = min(most, max_queue // 10)
+    return max(most, min(max_queue, SURE_PLACES))
 
 
 def must_fit_one_command(command: SubmitMany, specs: int = 0) -> None:

@@ -131,7 +131,7 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
     if judged.role is Role.AGENT and command.spec.estimate_s is not None:
         command = replace(command, spec=replace(command.spec, agent_estimate=True))
     command = _with_account(desk, judged, _with_grace(desk, judged, command))
-    _room(desk, user, command, ahead)
+    _room(desk, judged, user, command, ahead)
     _must_fit_budget(desk, judged, user, command, ahead)
     waiting_on = _pending(desk, command.spec.depends_on, judged.owner if command.blind else None)
     written = records.check_all(desk, who, command.records, user, blank=True)
@@ -250,7 +250,7 @@ def _hash(parts: list[Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _room(desk: Desk, user: str, command: Submit, ahead: _Ahead) -> None:
+def _room(desk: Desk, who: Principal, user: str, command: Submit, ahead: _Ahead) -> None:
     policy, state, gpus = desk.state.policy, desk.state, command.spec.request.gpus
     waiting = state.waiting + ahead.by_user.total()
     if waiting >= policy.max_queue:
@@ -264,6 +264,7 @@ def _room(desk: Desk, user: str, command: Submit, ahead: _Ahead) -> None:
     queued = (load.queued if load is not None else 0) + ahead.by_user[user]
     if limits.queued and queued >= limits.queued:
         raise Full(f"{user} has {queued} runs waiting, the limit is {limits.queued}; cancel some or wait")
+    desk.budget.must_fit_share(state, who, user, queued, waiting - queued)
 
 
 def _pending(desk: Desk, wanted: tuple[Dependency, ...], only: str | None) -> tuple[Dependency, ...]:
