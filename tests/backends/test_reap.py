@@ -64,6 +64,7 @@ def test_the_limit_holds_while_orphans_end_without_end(shim: Shim, monkeypatch: 
         return float("inf")
 
     monkeypatch.setattr(os, "waitpid", wait)
+    monkeypatch.setattr(heard, "look", lambda signum, top: [])  # else all that pytest has started would get the SIGTERM
     monkeypatch.setattr(Shim, "_kill_all", kill)
     monkeypatch.setattr(Shim, "_announce", lambda shim, started: True)
     monkeypatch.setattr(signal, "sigtimedwait", lambda signals, timeout: None)  # pytest does not block them

@@ -55,11 +55,14 @@ class Lab:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.clear()
-        self.server.finish()
+        try:
+            self.clear()
+        finally:
+            self.server.finish()
 
     @contextmanager
     def visit(self, home: Path) -> Iterator[Lab]:
+        self.server.must_live()
         self._settle(home)
         yield self
         self.clear()
@@ -77,6 +80,7 @@ class Lab:
         self._started.clear()
         if self.server.process is None:
             self.server.start()
+        self.server.must_live()
         with self.client() as client:
             for run in client.runs(status=LIVE):
                 with contextlib.suppress(RotaError):  # it has just ended

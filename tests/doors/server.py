@@ -88,13 +88,17 @@ class Server:
         return self
 
     def _ready(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.said()}"
+        self.must_live()
         # A process for each look would take more of the processor than the start of the server.
         with socket.socket() as one:
             if one.connect_ex(("127.0.0.1", self.port)) != 0:
                 return False
         return curl(f"{self.url}/readyz", may_fail=True).status == 200
+
+    def must_live(self) -> None:
+        """Say how it ended and what it said last, if it ended and no test asked it to."""
+        if self.process is not None and self.process.poll() is not None:
+            raise AssertionError(f"the server ended with {self.process.returncode}: {self.said()[-4000:]}")
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
@@ -135,6 +139,7 @@ class Server:
         self, method: str, path: str, body: Any = None, *, lease: bool = False, headers: Sequence[str] = ()
     ) -> Answer:
         """`body`: bytes as they are, anything else as JSON."""
+        self.must_live()
         known = [f"X-Auth-Token: {self.token}"] if self.token is not None else []
         url = (self.lease_url if lease else self.url) + path
         return curl(url, method=method, body=body, headers=[*known, *headers])
