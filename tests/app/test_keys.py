@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rota.app.commands import Submit
+from rota.api import once
+from rota.app.authz import Principal, Role
+from rota.app.commands import Reserve, Submit, SubmitMany
 from rota.app.errors import Conflict
 from rota.core import events as e
 from rota.core.run import RunState
@@ -42,6 +45,41 @@ def test_the_same_key_for_another_request_is_a_conflict(house):
 
 def test_keys_are_each_principals_own(house):
     assert house.submit("true", key="k") != house.submit("true", who=BOB, key="k")
+
+
+OF_ANN, OF_BOB = (Principal("bot", Role.AGENT, acts_for=person) for person in ("ann", "bob"))
+
+
+def submit_many(house, who: Principal, key: str) -> str:
+    (run,) = house.do(SubmitMany((Submit(house.spec("true"), key=key),)), who)
+    return str(run.id)
+
+
+def test_a_key_of_an_agent_is_not_that_of_another_persons_agent_of_the_same_name(house):
+    first, second = (house.submit("true", who=agent, key="k") for agent in (OF_ANN, OF_BOB))
+    assert house.run(second).user == "bob"
+    assert house.submit("false", who=Principal("bot", Role.USER), key="k") not in (first, second)
+    house.reopen()
+    for send in (submit_many, lambda house, who, key: house.submit("true", who=who, key=key)):
+        assert (send(house, OF_ANN, "k"), send(house, OF_BOB, "k")) == (first, second)
+    assert once.name_for("sweep", OF_ANN, "k", 12) != once.name_for("sweep", OF_BOB, "k", 12)
+    assert once.name_for("sweep", ANN, "k", 12) == once.hash_of(["sweep", "ann", "k"])[:12], "as in older versions"
+
+
+def test_a_key_of_an_agent_from_an_older_version_stays_good(house, monkeypatch):
+    """Such keys were kept by the agent's name alone."""
+    reserve = Reserve(gpus=1, start=time.time() + 3600, length_s=60.0, key="r")
+    with monkeypatch.context() as older:
+        older.setattr(Principal, "keeps_keys_as", property(lambda who: who.name))
+        first, other = (house.submit("true", who=OF_ANN, key=key) for key in ("k", "l"))
+        lent = house.do(reserve, OF_ANN)
+    house.reopen()
+    assert house.submit("true", who=OF_ANN, key="k") == first
+    assert submit_many(house, OF_ANN, "k") == first
+    assert house.submit("true", who=OF_BOB, key="k") != first
+    assert submit_many(house, OF_BOB, "l") != other
+    assert house.do(reserve, OF_ANN).id == lent.id
+    assert house.do(reserve, OF_BOB).id != lent.id
 
 
 def test_a_key_survives_a_restart(house):

@@ -18,7 +18,7 @@ def name_for(kind: str, who: Principal, key: str | None, size: int) -> str:
     """`size` hex characters: by chance, or the ones that belong to this key."""
     if not key:
         return secrets.token_hex((size + 1) // 2)[:size]
-    return hash_of([kind, who.name, key])[:size]
+    return hash_of([kind, who.keeps_keys_as, key])[:size]
 
 
 def hash_of(asked: Any) -> str:

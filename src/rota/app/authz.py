@@ -72,6 +72,12 @@ class Principal:
         """In whose name its runs are."""
         return self.acts_for or self.name
 
+    @property
+    def keeps_keys_as(self) -> str:
+        """Return the name that idempotency keys are kept by. The name of an agent that was revoked may be given to an
+        agent of another person; no name of a person or an account has a colon in it."""
+        return f"{self.acts_for}:{self.name}" if self.acts_for else self.name
+
 
 def weaker(one: Role, other: Role) -> Role:
     """Return the role that may do less."""

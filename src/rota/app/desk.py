@@ -117,12 +117,38 @@ class Desk:
         return run
 
     def key(self, who: Principal, key: str) -> KeyRecord | None:
-        return self.keys.get((who.name, key)) or self.store.key(who.name, key)
+        name = who.keeps_keys_as
+        found = self.keys.get((name, key)) or self.store.key(name, key)
+        if found is None and name != who.name:
+            older = self.store.key(who.name, key)
+            return older if older is not None and self._is_of(who, older) else None
+        return found
 
     def used_keys(self, who: Principal, keys: Sequence[str]) -> Mapping[str, KeyRecord]:
         """Return those of many keys that were used before, also in this batch."""
-        batch = {key: self.keys[who.name, key] for key in keys if (who.name, key) in self.keys}
-        return {**self.store.used_keys(who.name, keys), **batch} if keys else {}
+        name = who.keeps_keys_as
+        batch = {key: self.keys[name, key] for key in keys if (name, key) in self.keys}
+        found = {**self.store.used_keys(name, keys), **batch} if keys else {}
+        if keys and name != who.name:
+            older = self.store.used_keys(who.name, [key for key in keys if key not in found])
+            found |= {key: record for key, record in older.items() if self._is_of(who, record)}
+        return found
+
+    def _is_of(self, who: Principal, record: KeyRecord) -> bool:
+        """Tell whether an agent's key of an older version, kept by the agent's name alone, made something of the person
+        that the agent acts for: an agent of another person may have had that name."""
+        made = self.state.reservations.get(record.run_id)
+        if made is not None:
+            return made.user == who.owner
+        try:
+            return self.any(record.run_id).user == who.owner
+        except NotFound:
+            return False
+
+    def keep_key(self, who: Principal, key: str, digest: str, made_id: str) -> None:
+        """Note what a key has made: a run or a reservation."""
+        name = who.keeps_keys_as
+        self.keys[name, key] = KeyRecord(name, key, digest, made_id, self.now)
 
     def record(self, kind: str, record_id: str) -> Record | None:
         name = (kind, record_id)

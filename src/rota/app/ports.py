@@ -305,7 +305,7 @@ class StoreUnusable(StoreError):
 class KeyRecord:
     """An idempotency key: who used it, for what, with which result."""
 
-    principal: str
+    principal: str  # see Principal.keeps_keys_as
     key: str
     digest: str  # of the request
     run_id: str

@@ -11,7 +11,6 @@ from rota.app.authz import Act, Principal, Role, authorise
 from rota.app.commands import CancelReservation, Reserve
 from rota.app.desk import Desk, reason
 from rota.app.errors import Conflict, Full, Invalid, NotFound
-from rota.app.ports import KeyRecord
 from rota.app.problems import must_be_text, must_be_visible, must_fit, request_problems
 from rota.core import codec
 from rota.core import events as e
@@ -58,7 +57,7 @@ def reserve(desk: Desk, who: Principal, command: Reserve) -> Reservation:
     )
     desk.write(e.ReservationMade(at=desk.now, by=who.name, reservation=made))
     if command.key:
-        desk.keys[who.name, command.key] = KeyRecord(who.name, command.key, digest, made.id, desk.now)
+        desk.keep_key(who, command.key, digest, made.id)
     return made
 
 

@@ -226,7 +226,7 @@ def _write(desk: Desk, who: Principal, ready: _Ready) -> Run:
     for draft in ready.records:
         records.write(desk, who, draft, run_id)
     if command.key:
-        desk.keys[who.name, command.key] = KeyRecord(who.name, command.key, ready.digest, run_id, desk.now)
+        desk.keep_key(who, command.key, ready.digest, run_id)
     return desk.state.runs[run_id]
 
 
