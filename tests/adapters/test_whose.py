@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -173,6 +174,7 @@ class TestConnections:
         assert len(read) == (lookup == "tables")
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a network namespace")
+    @pytest.mark.skipif(shutil.which("ip") is None, reason="needs ip (iproute2) to set up a network device")
     def test_by_an_address_of_another_device(self, lookup: str) -> None:
         code = (
             "import os, socket, subprocess, sys\n"
