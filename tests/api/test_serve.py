@@ -133,6 +133,60 @@ def test_whether_a_caller_is_a_job_is_looked_at_once_it_asks_for_something(
     assert len(looks) == 1
 
 
+def test_what_comes_before_a_peer_is_looked_at_counts_among_what_no_request_has_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound, each, count = 50_000, 20_000, 8
+    buffers = ReceiveBuffers(bound)
+    looks: list[socket.socket] = []
+    monkeypatch.setattr(serve._Connection, "buffers", buffers)
+    monkeypatch.setattr(serve._Connection, "patience", serve.Patience(600.0, 600.0))
+    monkeypatch.setattr(serve._Connection, "peer_uid", lambda link, quick=False: 7)
+
+    async def callers() -> None:
+        go = asyncio.Event()
+
+        async def is_job(self: object, link: socket.socket, uid: int) -> bool:
+            looks.append(link)
+            await go.wait()
+            return False
+
+        monkeypatch.setattr(serve._Connection, "_is_job", is_job)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "s"))
+        server = serve._Server(serve._config(telling))
+        task = asyncio.create_task(server.serve([listening]))
+        lines: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        try:
+            async with asyncio.timeout(60):
+                while not server.started:
+                    await asyncio.sleep(0.005)
+                body = b"x" * each
+                for begun in range(count):
+                    lines.append(await asyncio.open_unix_connection(tmp_path / "s"))
+                    lines[-1][1].write(HEAD + b"content-length: %d\r\n\r\n" % each + body)
+                    while len(looks) <= begun:
+                        await asyncio.sleep(0.005)
+                connections: set[Any] = server.server_state.connections
+                assert 0 < sum(len(one._kept) for one in connections) <= buffers.size <= bound
+                go.set()
+                assert (await lines[-1][0].readuntil(b"uid=7")).startswith(b"HTTP/1.1 200")
+                with contextlib.suppress(ConnectionError):
+                    assert await lines[0][0].read() == b"", "the one that has waited longest is hung up on"
+                for _, writer in lines:
+                    writer.close()
+                while buffers.size:
+                    await asyncio.sleep(0.005)
+        finally:
+            go.set()
+            for _, writer in lines:
+                writer.close()
+            server.should_exit = True
+            await task
+
+    asyncio.run(callers())
+
+
 async def telling(scope: Any, receive: Any, send: Any) -> None:
     """Answer with who the caller is taken for."""
     name = scope["client"][0].encode()

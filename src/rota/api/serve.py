@@ -415,7 +415,6 @@ class _Connection(BoundedPipeline):
         self._seat: Seat | None
         self._unseen: int | None  # the account at the other end, until it is looked whether that is a job
         self._looking: asyncio.Task[None] | None = None
-        self._early: bytes | None = None  # what it sent before that was known
         self.admitted.is_made = True
         self._peer, self._seat, self._unseen = self.admitted.party, self.admitted.seat, self.admitted.uid
         self._seat.hang_up = transport.abort
@@ -459,14 +458,13 @@ class _Connection(BoundedPipeline):
 
     def data_received(self, data: bytes) -> None:
         if self._unseen is not None:  # only now, since a connection that asks for nothing is cheap to make
-            self.transport.pause_reading()
-            self._early, self._head = data, len(data)
+            self.flow.pause_reading()
             self._looking = self.loop.create_task(self._see(self._unseen))
             self._unseen = None
-            return
-        if self._early is not None:
-            self._early += data
-            self._head += len(data)
+        if self._looking is not None:
+            # Thousands of connections may be read before the first look begins.
+            self._kept += data
+            self.buffers.note(self._peer, self, self.waiting())
             return
         super().data_received(data)
 
@@ -503,13 +501,14 @@ class _Connection(BoundedPipeline):
         """Look whether the peer is a job, and go on with what it sent. A job has an account, of its person or of this
         server, but not that one's powers here: an agent's run is the agent's, who is no more than its role. So a job is
         not known by its account and needs a token."""
-        is_job = await self._is_job(self.transport.get_extra_info("socket"), uid)
-        data, self._early, self._head = self._early, None, 0
-        if self.transport.is_closing() or data is None:
+        if self.transport.is_closing():  # it was cut off before the look began
             return
+        is_job = await self._is_job(self.transport.get_extra_info("socket"), uid)
+        if self.transport.is_closing():
+            return
+        self._looking = None
         self.client = (f"{'job' if is_job else 'uid'}={uid}", 0)
-        self.transport.resume_reading()
-        self.data_received(data)
+        self._parse_kept()
 
     def upgrade(self) -> None:
         super().upgrade()
