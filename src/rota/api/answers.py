@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rota.core.nesting import MAX_KEPT
 
 # A stored document's (see core.nesting), with what is put around it: far fewer than Python has frames for.
 MAX_LEVELS = MAX_KEPT + 50
+PIECE = 256 << 10  # bytes of a long answer that are made and sent at a time
+WHOLE = 8 << 20  # a list of 10,000 jobs has 6 MB; what is longer is made while it is read
 
 
 class Json(JSONResponse):  # by its kind the API document knows that the body is no plain text
@@ -28,6 +33,48 @@ class Ready(Response):
         self.background = None
         self.body = body
         self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+
+
+def listed(parts: Iterable[bytes]) -> Response:
+    """Return the answer that these parts of one JSON text make up. A long one is made piece by piece as its client
+    reads it: made at once it would take its whole size in memory for as long as a slow client reads."""
+    pieces, begun, size = _pieces(parts), deque[bytes](), 0
+    for piece in pieces:
+        begun.append(piece)
+        size += len(piece)
+        if size > WHOLE:
+            return StreamingResponse(chain(_emptied(begun), pieces), media_type="application/json")
+    return Ready(b"".join(begun))
+
+
+def array_of(texts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the parts of a JSON list of these texts."""
+    between = b"["
+    for text in texts:
+        yield between
+        yield text
+        between = b","
+    yield b"[]" if between == b"[" else b"]"
+
+
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Join parts to pieces that are worth a write each."""
+    kept: list[bytes] = []
+    size = 0
+    for part in parts:
+        kept.append(part)
+        size += len(part)
+        if size >= PIECE:
+            yield b"".join(kept)
+            kept, size = [], 0
+    if kept:
+        yield b"".join(kept)
+
+
+def _emptied(pieces: deque[bytes]) -> Iterator[bytes]:
+    """Yield the pieces, and keep none that was sent."""
+    while pieces:
+        yield pieces.popleft()
 
 
 def dumps(content: Any) -> bytes:

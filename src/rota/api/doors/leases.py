@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rota.api.act import act
-from rota.api.answers import Json
+from rota.api.answers import Json, array_of, dumps, listed
 from rota.api.bare import dry_run_of, key_of, served_by
 from rota.api.depends import seen
 from rota.api.dry import marked
@@ -164,13 +164,13 @@ def _reader(house: House, scope: Mapping[str, Any]) -> Principal:
     return known
 
 
-def _jobs(house: House, who: Principal) -> Json:
+def _jobs(house: House, who: Principal) -> Response:
     view = house.service.view()
     flat = Flat(view.nodes.values())
     ended = house.service.runs(RunFilter(states=ENDED, limit=ENDED_SHOWN))
     runs: list[Run] = [*view.active(), *view.queue(), *(run for run in ended if run.id not in view.runs)]
     shown = (run for run in runs if house.may_see(who, run))
-    return Json([lease(flat, run, own=house.may_see_secrets(who, run)) for run in shown])
+    return listed(array_of(dumps(lease(flat, run, own=house.may_see_secrets(who, run))) for run in shown))
 
 
 # -- taking and giving back -----------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import Annotated, NoReturn
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -12,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.api.act import act
-from rota.api.answers import Json, Ready, dumps
+from rota.api.answers import Json, Ready, array_of, dumps, listed
 from rota.api.asked import Body, Count, Extras, Priority, Text, spec_of, submit_of
 from rota.api.bare import body_of, dry_run_of, key_of, served_by, switch_of
 from rota.api.depends import Caller, DryRun, HouseDep, Key, Strict, seen
@@ -163,19 +165,23 @@ HOT = {("POST", "/queue/submit"): take}
 
 @router.get("/queue", summary="What waits, in order, and what runs", responses={200: {"model": Queue}, **faults()})
 def queue(house: HouseDep, who: Caller) -> Response:
+    """The whole list. A long one is sent in pieces (chunked), without a `Content-Length`."""
     view = house.service.view()
-    waiting, active = view.queue(), view.active()
-    if house.settings.private:
-        only_own = house.only_own(who)
-        waiting = [as_seen(run, only_own) for run in waiting if house.may_see(who, run)]
-        active = [as_seen(run, only_own) for run in active if house.may_see(who, run)]
     rest = {
         "statistics": statistics_of(house.service.tally(), house.settings.queue_capacity),
         "paused": view.paused,
         "pause_why": view.pause_why,
         "resumes_itself": view.resumes_itself,
     }
-    return Ready(b'{"queued":%b,"running":%b,%b' % (jobs.many(waiting), jobs.many(active), dumps(rest)[1:]))
+    waiting, active = (array_of(jobs.many(_seen_by(house, who, runs))) for runs in (view.queue(), view.active()))
+    return listed(chain([b'{"queued":'], waiting, [b',"running":'], active, [b"," + dumps(rest)[1:]]))
+
+
+def _seen_by(house: House, who: Principal, runs: Iterable[Run]) -> Iterable[Run]:
+    if not house.settings.private:
+        return runs
+    only_own = house.only_own(who)
+    return (as_seen(run, only_own) for run in runs if house.may_see(who, run))
 
 
 @router.get("/queue/{job_id}", summary="One job, ended ones too", responses={200: {"model": Job}, **faults(404)})

@@ -10,9 +10,10 @@ from fastapi import Path, Query, Request
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from rota.api.act import act
-from rota.api.answers import Json
+from rota.api.answers import Json, array_of, dumps, listed
 from rota.api.asked import Making, Text
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict, seen
 from rota.api.dry import marked
@@ -51,7 +52,7 @@ def list_runs(
     user: Annotated[str | None, Query(max_length=500)] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> Json:
+) -> Response:
     """The header `X-Next-Cursor` is there when there are more: send it as `cursor`."""
     if user is None and house.only_own(who):
         user = who.owner
@@ -67,9 +68,11 @@ def list_runs(
     )
     found = house.service.runs(which)
     page = found[:limit]
-    headers = {"X-Next-Cursor": str(page[-1].seq)} if len(found) > limit else None
     renderer = Renderer(house, who)
-    return Json([renderer.run(run) for run in page], headers=headers)
+    answer = listed(array_of(dumps(renderer.run(run)) for run in page))
+    if len(found) > limit:
+        answer.headers["X-Next-Cursor"] = str(page[-1].seq)
+    return answer
 
 
 def _states(status: str | None) -> frozenset[RunState]:

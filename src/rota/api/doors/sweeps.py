@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from rota.api.act import act
-from rota.api.answers import Json
+from rota.api.answers import Json, array_of, dumps, listed
 from rota.api.depends import Caller, DryRun, HouseDep, Key, KnownBy, Strict
 from rota.api.dry import marked
 from rota.api.faults import faults
@@ -102,10 +103,12 @@ def list_sweeps(
     who: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     cursor: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
-) -> Json:
+) -> Response:
     found, following = Shelf(house, who).page(KIND, limit, cursor)
-    headers = {"X-Next-Cursor": str(following)} if following is not None else None
-    return Json([_shown(house, record) for record in found], headers=headers)
+    answer = listed(array_of(dumps(_shown(house, record)) for record in found))
+    if following is not None:
+        answer.headers["X-Next-Cursor"] = str(following)
+    return answer
 
 
 @router.get("/sweeps/{sweep_id}", summary="One sweep", responses={200: {"model": SweepShape}, **faults(404)})

@@ -1,14 +1,14 @@
 """A run in the words of the queue door, and the numbers over all of them.
 
 A list may hold 10,000 jobs, and a run is an immutable value: each is encoded once and its bytes are kept for as long as
-the run is that very value.
+the run is that very value. Of a longer list the first are kept, and the rest are encoded again each time.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -27,7 +27,8 @@ from rota.app.tally import Tally
 from rota.core.argv import command_of
 from rota.core.run import WAITING, Run, RunState
 
-KEPT = 20_000
+KEPT = 20_000  # jobs
+KEPT_BYTES = 32 << 20
 
 
 class Job(BaseModel):
@@ -110,26 +111,34 @@ def job_of(run: Run) -> dict[str, Any]:
 
 
 class Jobs:
-    """The bytes of jobs. Used by several threads; a miss costs an encoding and nothing else."""
+    """The bytes of jobs, in bounded memory. Used by several threads; a miss costs an encoding and nothing else."""
 
     def __init__(self) -> None:
         self._made: OrderedDict[str, tuple[Run, bytes]] = OrderedDict()
-        self._most = KEPT
+        self._size = 0
+        self._lock = threading.Lock()
 
     def one(self, run: Run) -> bytes:
         known = self._made.get(run.id)
         if known is not None and known[0] is run:
             return known[1]
         text = dumps(job_of(run))
-        self._made[run.id] = (run, text)
-        while len(self._made) > self._most:
-            with suppress(KeyError):  # another thread was faster
-                self._made.popitem(last=False)
+        with self._lock:
+            before = self._made.get(run.id)
+            self._made[run.id] = (run, text)
+            self._size += len(text) - (len(before[1]) if before is not None else 0)
+            while len(self._made) > KEPT or self._size > KEPT_BYTES:
+                _, (_, dropped) = self._made.popitem(last=False)
+                self._size -= len(dropped)
         return text
 
-    def many(self, runs: Sequence[Run]) -> bytes:
-        self._most = max(KEPT, 2 * len(runs))
-        return b"[" + b",".join(map(self.one, runs)) + b"]"
+    def many(self, runs: Iterable[Run]) -> Iterator[bytes]:
+        """Yield the text of each. To keep more than there is room for would drop what was kept before it is used."""
+        size = 0
+        for number, run in enumerate(runs):
+            text = self.one(run) if number < KEPT and size <= KEPT_BYTES else dumps(job_of(run))
+            size += len(text)
+            yield text
 
 
 def statistics_of(tally: Tally, capacity: int) -> dict[str, Any]:
