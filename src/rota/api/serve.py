@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import ClientDisconnected
 from websockets.protocol import State
 
-from rota.api import frames
+from rota.api import frames, malloc
 from rota.api.accept import Acceptor, Admitted
 from rota.api.connections import Connections, Seat, account, network
 from rota.api.frames import BoundedFrames
@@ -140,6 +140,7 @@ def serve(house: House, sockets: Sockets, ready: Callable[[], None], broken: Seq
     """Until SIGTERM or SIGINT, or until the loop behind the doors fails (`broken` then has why)."""
     # Requests leave hardly any cycles behind, and every look for them costs; but a look at many holds the event loop.
     gc.set_threshold(20_000, 3, 140)
+    malloc.fix_thresholds()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(house, sockets, ready, broken))
 
