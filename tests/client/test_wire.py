@@ -198,3 +198,11 @@ def test_an_endless_event_is_not_kept(monkeypatch):
     with pytest.raises(BadAnswer, match="larger than"):
         for _ in range(100):
             parser.feed(b"data: " + b"x" * 100 + b"\n")
+
+
+def test_an_event_of_empty_lines_without_end_is_not_kept(monkeypatch):
+    monkeypatch.setattr(sse, "MAX_EVENT", 1000)
+    parser = sse.Events()
+    with pytest.raises(BadAnswer, match="larger than"):
+        for _ in range(100):
+            parser.feed(b"data:\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rota.client.errors import BadAnswer
 
 MAX_EVENT = 16 * 1024 * 1024
+PER_LINE = 64  # bytes that a line takes in memory besides its text; there may be millions of empty ones
 
 
 class Event:
@@ -53,7 +54,7 @@ class Events:
         value = value.removeprefix(" ")
         if field == "data":
             self._data.append(value)
-            self._size += len(value)
+            self._size += len(value) + PER_LINE
         elif field == "event":
             self._name = value
         elif field == "id" and "\0" not in value:
