@@ -120,6 +120,25 @@ def test_which_protocol_a_head_asks_for_is_found_once(monkeypatch: pytest.Monkey
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("behind", [b"", b" ", b"\t "])
+def test_a_body_is_refused_by_its_length_whatever_space_is_behind_that(shared: House, behind: bytes) -> None:
+    async def story() -> None:
+        async with serving(Guard(Noting(), shared), shared) as (address, _):
+            reader, writer = await asyncio.open_connection(*address)
+            head = b"POST /login HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 99999999999"
+            writer.write(head + behind + b"\r\n\r\n")
+            said = await reader.readuntil(b"\r\n")
+            assert said.startswith(b"HTTP/1.1 413 "), said
+            writer.close()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_the_number_in_a_content_length_counts_without_the_space_around_it() -> None:
+    values = (b"5", b" 5", b"5 ", b"5\t", b"5 5", b"", b" ", b"+5", b"5\n")
+    assert [heads.content_length(value) for value in values] == [5, 5, 5, 5, 0, 0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("digits", [21, 4_301, 8_000])
 def test_a_content_length_of_thousands_of_zeros_is_refused_without_a_traceback(
     shared: House, digits: int, caplog: pytest.LogCaptureFixture

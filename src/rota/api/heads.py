@@ -32,6 +32,7 @@ NO_NUMBER = 10**MOST_DIGITS
 def content_length(value: bytes) -> int:
     """Return the number, and one that is too large for every bound where it has too many digits. What is no number
     counts as 0: the parser refuses it."""
+    value = value.strip(b" \t")  # the parser leaves what stands behind it
     if not value.isdigit():
         return 0
     return int(value) if len(value) <= MOST_DIGITS else NO_NUMBER
