@@ -64,12 +64,15 @@ class TestHost:
         "[::1]",
         "10.1.2.3:80",
         "0.0.0.0:9",
+        "[fe80::1%eth0]:10000",
+        "[fe80::1%25eth0]",
     )
     FOREIGN = (
         "evil.example", "evil.example:10000", "127.0.0.1.nip.io", "localhost.evil.example", "evil.example:127.0.0.1",
         "localhost:evil.example", "evil.example#localhost", "localhost@evil.example", "127.1", "2130706433", "0x7f.1",
         "localhost.", ":10000", "::1", "a" * 5000, "\ud83d".encode("utf-8", "replace").decode(),
-        "127.0.0.1:10000, evil",
+        "127.0.0.1:10000, evil", "fe80::1%evil.example", "[fe80::1%evil.example]:10000", "[fe80::1%]", "[127.0.0.1",
+        "127.0.0.1]", "[[::1]]",
     )  # fmt: skip
 
     @pytest.mark.parametrize("host", OURS)

@@ -88,6 +88,7 @@ NO_STORE = (b"cache-control", b"no-store")
 LONGEST_NAME = 60  # of a parameter that may be a misspelt dry_run, with every letter written as %XX
 DEAR_QUERY = 1024  # bytes; a longer one waits for a turn of its account or address before it is looked at
 MOST_PARAMETERS = 100  # of a query: no route knows more than a dozen
+ZONE = re.compile(r"[A-Za-z0-9_-]{1,20}")  # of a link-local address: an interface
 SESSION = re.compile(r"[A-Za-z0-9_=.-]{1,500}")
 
 
@@ -274,11 +275,14 @@ class Guard:
         name = host.rpartition(":")[0] if re.fullmatch(r"(?s).*:[0-9]*", host) and not host.endswith("]") else host
         if name.lower() in self._hosts:
             return True
+        if name.startswith("[") and name.endswith("]"):
+            name = name[1:-1]
         try:
-            ipaddress.ip_address(name.strip("[]"))
+            address = ipaddress.ip_address(name)
         except ValueError:
             return False
-        return True  # an address is nobody's to rebind
+        # An address is nobody's to rebind; behind its % there may be any text, also a name.
+        return "%" not in name or ZONE.fullmatch(getattr(address, "scope_id", None) or "") is not None
 
     def _identify(self, scope: Scope, headers: _Headers, source: str, uid: int | None) -> Turned | None:
         scope["rota.source"] = source = _peer(scope, source)
