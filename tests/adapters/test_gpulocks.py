@@ -147,20 +147,34 @@ def test_a_killed_server_leaves_no_lock(places: Places, hold: Callable[..., subp
     assert places.files() == []
 
 
-def test_a_lock_that_lives_on_in_a_child_for_a_moment_is_waited_for(places: Places) -> None:
+def test_a_lock_that_lives_on_in_a_child_for_a_moment_is_waited_for(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child of a killed server has it until it has become another program; this one, until somebody waits for it."""
     locks = places.locks()
     locks.take(["GPU-a"])
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        time.sleep(0.3)  # as a child of a killed server does until it has become another program
+        os.close(writing)
+        os.read(reading, 1)
         os._exit(0)
+    os.close(reading)
     for lock in locks._held.values():
         os.close(lock.fd)
     locks._legacy.close()
-    begun = time.monotonic()
+    sleep, waited = time.sleep, list[float]()
+
+    def wait(seconds: float) -> None:
+        if not waited:
+            os.close(writing)
+        waited.append(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", wait)
     after = places.locks()
-    after.take(["GPU-a"], patience_s=30)
-    assert time.monotonic() - begun > 0.1, "it was held"
+    after.take(["GPU-a"], patience_s=60)
+    assert waited, "it was held"
     os.waitpid(child, 0)
     after.close()
 

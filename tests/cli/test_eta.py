@@ -6,6 +6,8 @@ import re
 import time
 from dataclasses import replace
 
+import pytest
+
 from rota.cli.calibration import drawn, line
 from rota.cli.prospect import bound, probably, sooner
 from rota.cli.render import moment
@@ -46,8 +48,11 @@ def test_who_asks_why_and_who_asks_when_hear_the_same_time(lab: Lab) -> None:
         assert bounded in [bound(found) != "" for found in around], (words, shown)
 
 
-def test_nothing_is_sooner_by_more_than_the_wait_and_what_is_near_is_told_in_seconds() -> None:
+def test_nothing_is_sooner_by_more_than_the_wait_and_what_is_near_is_told_in_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     one = Alternative({}, "with 2 GPUs", now + 30, 1200.0)
     found = Eta({}, "r", p50=now + 1080.5, p90=now + 1200, alternatives=(one,))
     assert sooner(found, one) == "with 2 GPUs: up to 18 min sooner"

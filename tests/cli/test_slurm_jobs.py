@@ -255,7 +255,7 @@ def test_sacct(lab: Lab) -> None:
     assert lab.slurm("sacct", "-n", "-S", "now+1hour", "-E", "now+2hours") == ""
     assert lab.slurm("sacct", "-n", "-u", "nobody") == ""
     assert lab.slurm("sacct", "-n", "-j", "aaaaaaaaaaaa") == ""
-    assert lab.slurm("sacct", "-p", "-n", "-j", good, "-o", "State,Elapsed").startswith("COMPLETED|00:00:0")
+    assert lab.slurm("sacct", "-p", "-n", "-j", good, "-o", "State,Elapsed").startswith("COMPLETED|00:0")
     assert lab.slurm("sacct", "-o", "Nonsense", code=1) == ""
 
 
