@@ -67,12 +67,12 @@ def test_one_whose_supervisor_dies_at_its_time_limit_has_had_its_time(quick):
     """Else a job that can end its supervisor would have its limit once more, again and again."""
     mark = quick.where / "asked"
     line = f"trap 'touch {mark}' TERM; while :; do sleep 0.1; done"
-    run_id = quick.submit(line, time_limit_s=1.0, grace_s=30.0, max_retries=3)
+    run_id = quick.submit(line, time_limit_s=5.0, grace_s=30.0, max_retries=3)  # by then it has its trap
     until(mark.exists, "it is asked to end at its limit")
     lose(quick, run_id)
     run = quick.wait(run_id)
     assert (run.state, run.attempts_made) == (RunState.FAILED, 1), run.why
-    assert "time limit of 1 s reached" in run.why
+    assert "time limit of 5 s reached" in run.why
 
 
 def test_one_that_died_while_no_server_watched_may_have_died_early(quick):
