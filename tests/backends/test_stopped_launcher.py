@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,30 @@ def test_idle_workers_that_were_stopped_are_continued(
     backend.launch(order)
     assert rig.end_of(reports, order).ok
     assert (tmp_path / "begun").read_text() == "begun\n"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_idle_workers_that_were_stopped_do_not_outlive_the_launcher(backend: LocalBackend, is_killed: bool) -> None:
+    launcher = launcher_of(backend)
+    workers = {pid: os.pidfd_open(pid) for pid in procs.children(launcher)}
+    try:
+        for pid in workers:
+            name = Path(f"/proc/{pid}/comm")
+            wait_for(lambda name=name: name.read_text() == "rota-shim\n", "a worker that is ready")  # type: ignore[misc]
+        for worker in workers.values():
+            signal.pidfd_send_signal(worker, signal.SIGSTOP)
+        for pid in workers:
+            wait_for(lambda pid=pid: procs.is_stopped(pid), "a worker that is stopped")  # type: ignore[misc]
+        if is_killed:
+            os.kill(launcher, signal.SIGKILL)
+        else:
+            backend.close()
+        wait_for(lambda: len(select.select(workers.values(), [], [], 0)[0]) == len(workers), "the end of the workers")
+    finally:
+        for worker in workers.values():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(worker, signal.SIGKILL)
+            os.close(worker)
 
 
 def test_idle_workers_that_are_stopped_again_and_again_are_killed_and_no_supervisor_is(

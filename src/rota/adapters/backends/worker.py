@@ -32,6 +32,8 @@ MAX_ATTEMPTS = 500  # then it retires: whatever leaks is bounded
 def serve(house: House, name: str, orders: int, answers: int) -> int:
     """Live as a worker; the exit status. `orders` ends when the zygote dies or dismisses us."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    # A worker that is stopped when the zygote dies would never see the end of its orders.
+    task.libc.prctl(task.PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
     os.setsid()
     task.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     task.libc.prctl(PR_SET_NAME, b"rota-shim", 0, 0, 0)
