@@ -137,6 +137,82 @@ def test_a_body_that_its_request_has_not_taken_counts_as_well(monkeypatch: pytes
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
+LONG = b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x: %b\r\n" % (b"x" * 5000) * 8  # without its end
+MANY = b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a:b\r\n" * 190
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n"], ids=["on its way", "worked on"])
+@pytest.mark.parametrize("head", [LONG, MANY], ids=["long", "many headers"])
+def test_a_large_head_counts_until_its_request_is_answered(
+    monkeypatch: pytest.MonkeyPatch, head: bytes, end: bytes
+) -> None:
+    buffers = ReceiveBuffers()
+    monkeypatch.setattr(serve._Connection, "buffers", buffers)
+
+    async def story() -> None:
+        slow = Slow()
+        async with serving(slow) as (address, connections):
+            reader, writer = await asyncio.open_connection(*address)
+            for count in (1, 2):
+                slow.go_on.clear()
+                writer.write(head + end)
+                while not connections or next(iter(connections))._kept or (end and slow.begun < count):
+                    await asyncio.sleep(0.005)
+                while buffers.size < 20_000:
+                    await asyncio.sleep(0.005)
+                assert buffers.size < 80_000
+                if not end:
+                    writer.write(b"\r\n")
+                slow.go_on.set()
+                await reader.readuntil(OK)
+                assert buffers.size == 0
+            writer.close()
+            while connections:
+                await asyncio.sleep(0.005)
+        assert buffers.size == 0
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_the_heads_of_ordinary_requests_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that waits for long would be the first to be hung up on."""
+    buffers = ReceiveBuffers()
+    monkeypatch.setattr(serve._Connection, "buffers", buffers)
+
+    async def story() -> None:
+        slow = Slow()
+        async with serving(slow) as (address, _):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n" + b"accept: %b\r\n" % (b"x" * 50) * 20 + b"\r\n")
+            while not slow.begun:
+                await asyncio.sleep(0.005)
+            assert buffers.size == 0
+            slow.go_on.set()
+            await reader.readuntil(OK)
+            writer.close()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_heads_of_pipelined_requests_count_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        slow = Slow()
+        async with serving(slow) as (address, connections):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(GET * 5)
+            while not slow.begun:
+                await asyncio.sleep(0.005)
+            (connection,) = connections
+            assert connection._heads >= 5 * serve.PER_HEADER
+            slow.go_on.set()
+            for _ in range(5):
+                await reader.readuntil(OK)
+            assert connection._heads == 0
+            writer.close()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
 def test_a_flood_of_tiny_requests_is_cut_off() -> None:
     async def story() -> None:
         slow = Slow()

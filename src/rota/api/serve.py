@@ -44,6 +44,10 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048
 DROP_UNSENT = struct.pack("ii", 1, 0)  # on, for 0 s
 MAX_HEAD = 1 << 16
+PER_HEADER = 160  # bytes that one takes in memory besides its text
+# Bytes of heads that a connection may have without being counted. Ordinary ones have less: their requests, which may
+# wait for a GPU or watch for days, are not the ones that are hung up on where others of their address send too much.
+FREE_HEADS = 8 << 10
 PARTING_S = 3
 LAST_LOOK_S = 0.1  # what came while the event loop was held up is read before its sender is given up
 TAKE_WITHIN_S = 30.0
@@ -408,6 +412,7 @@ class _Connection(BoundedPipeline):
         self._corked = _Corked(transport, self._see_it_taken)
         self._head = 0  # bytes of one that is not whole yet, or of what a body has around it
         self._body = 0  # and of the body after it
+        self._heads = 0  # what the heads of requests take that are not answered
         self._in_body = False
         self._stopping = False  # this is its last request
         self._untaken = 0  # bytes of answers that waited for their reader when it was last looked at
@@ -468,6 +473,13 @@ class _Connection(BoundedPipeline):
             self.buffers.note(self._peer, self, self.waiting())
             return
         super().data_received(data)
+
+    def waiting(self) -> int:
+        """Count heads, too: each may have 64 KiB, and is in memory until its request is answered."""
+        heads = self._heads + self._head
+        if self._head and not self._in_body:
+            heads += PER_HEADER * len(self.headers or ())
+        return super().waiting() + max(0, heads - FREE_HEADS)
 
     def parse(self, data: bytes) -> None:
         self._head += len(data)
@@ -539,9 +551,12 @@ class _Connection(BoundedPipeline):
         self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
         self.scope["rota.shares_pids"] = self._shares_pids  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer"] = self._peer  # type: ignore[typeddict-unknown-key]
+        size, before = self._head + PER_HEADER * len(self.headers), self.cycle
         self._head, self._body, self._in_body = 0, 0, True
         super().on_headers_complete()
-        if self.cycle is not None:
+        if self.cycle is not before:  # else it is a WebSocket
+            self.cycle.head_size = size  # type: ignore[attr-defined]
+            self._heads += size
             self.cycle.transport = self._corked  # type: ignore[assignment]
             if self._stopping:
                 self.cycle.keep_alive = False
@@ -551,6 +566,10 @@ class _Connection(BoundedPipeline):
         super().on_response_complete()
         if self.timeout_keep_alive_task is not None and self._seat is not None and not self._kept:
             self.seats.idle(self._seat)
+
+    def _drop_request(self, answered: Any) -> None:
+        super()._drop_request(answered)
+        self._heads -= answered.head_size
 
     def on_body(self, body: bytes) -> None:
         self._head = 0
