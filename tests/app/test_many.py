@@ -225,6 +225,7 @@ def test_caps_that_make_no_sense(house, group, limit, field):
 
 def test_the_caps_of_sweeps_that_are_over_make_room(house, monkeypatch):
     monkeypatch.setattr(sweeps, "MAX_CAPS", 3)
+    monkeypatch.setattr(sweeps, "FOR_ADMINS", 0)
     house.submit("true", group="busy", held=True)
     for group in ("busy", "over1", "over2"):
         house.do(CapGroup(group, 1), ANN)
@@ -236,6 +237,37 @@ def test_the_caps_of_sweeps_that_are_over_make_room(house, monkeypatch):
     with pytest.raises(Full, match="3 sweeps"):
         house.do(CapGroup("fourth", 1), ANN)
     assert house.do(CapGroup("busy", 5), ANN) == 5, "one that is there may change"
+
+
+def test_one_person_takes_a_part_of_the_caps_only(house, monkeypatch):
+    monkeypatch.setattr(sweeps, "MAX_CAPS", 5)
+    monkeypatch.setattr(sweeps, "MAX_OF_ONE", 2)
+    monkeypatch.setattr(sweeps, "FOR_ADMINS", 1)
+    bot, boss = Principal("bot", Role.AGENT, acts_for="ann"), Principal("boss", Role.ADMIN)
+
+    def sweep(group: str, who: Principal) -> str:
+        run_id: str = house.submit("true", who=who, group=group, held=True)
+        house.do(CapGroup(group, 1), who)
+        return run_id
+
+    first = sweep("a1", ANN)
+    sweep("a2", bot)
+    for who in (ANN, bot):
+        with pytest.raises(Full, match=r"2 sweeps of ann with runs have a cap.*parallel=0.*rota release"):
+            sweep("a3", who)
+    assert house.do(CapGroup("a1", 7), ANN) == 7, "one that is there may change"
+    house.do(Cancel(first), ANN)
+    sweep("a4", ANN)  # a sweep that is over does not count
+    house.do(CapGroup("a4", 0), ANN)
+    sweep("a5", bot)  # nor one whose cap was lifted
+    sweep("b1", BOB)
+    sweep("b2", BOB)
+    with pytest.raises(Full, match="4 sweeps with runs have a cap already, the limit is 4"):
+        sweep("c1", Principal("cid", Role.USER))
+    sweep("d1", boss)
+    assert house.rota.view().caps == {"a2": 1, "a5": 1, "b1": 1, "b2": 1, "d1": 1}
+    with pytest.raises(Full, match="5 sweeps"):
+        sweep("d2", boss)
 
 
 def test_another_persons_sweep_is_not_mine_to_cap(house):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rota.app.authz import Act, Principal, authorise
+from rota.app.authz import Act, Principal, Role, authorise
 from rota.app.commands import Cancel, CancelGroup, CapGroup, StartGroup
 from rota.app.control import cancel
 from rota.app.desk import Desk
@@ -16,6 +16,9 @@ from rota.core.run import ACTIVE, ENDED, WAITING, Run, RunState
 
 MAX_CAP = 1_000_000
 MAX_CAPS = 10_000  # all of them are one row
+MAX_OF_ONE = 1_000  # of one person with all agents, so that no one has all of them
+FOR_ADMINS = 1_000  # of all, which nobody else gets
+LIFT = "lift one with POST /sweeps/ID/start?parallel=0 or `rota release ID`, or wait until one is over"
 
 
 def cap_group(desk: Desk, who: Principal, command: CapGroup) -> int:
@@ -28,11 +31,8 @@ def cap_group(desk: Desk, who: Principal, command: CapGroup) -> int:
         raise Invalid(f"limit: {command.limit} is not from 0 (no cap) to {MAX_CAP}", "limit")
     caps = desk.state.caps
     if caps.get(command.group, 0) != command.limit:
-        idle = _idle(desk) if len(caps) >= MAX_CAPS and command.group not in caps else []
-        if len(caps) - len(idle) >= MAX_CAPS and command.group not in caps:
-            raise Full(f"{MAX_CAPS} sweeps with runs have a cap already; lift one")
-        for group in idle:
-            desk.write(e.GroupCapped(at=desk.now, group=group, limit=0))
+        if command.group not in caps:
+            _make_room(desk, who, command.owner or who.owner)
         desk.write(e.GroupCapped(at=desk.now, by=who.name, group=command.group, limit=command.limit))
     return command.limit
 
@@ -84,7 +84,19 @@ def cancel_group(desk: Desk, who: Principal, command: CancelGroup) -> GroupCance
     return GroupCancelled(ended, tuple(stopping), tuple(refused))
 
 
-def _idle(desk: Desk) -> list[str]:
-    """Capped groups of which nothing is left to run."""
-    busy = {run.spec.group for run in desk.state.runs.values()}
-    return [group for group in desk.state.caps if group not in busy]
+def _make_room(desk: Desk, who: Principal, owner: str) -> None:
+    """Make room for one more cap of this owner; raises Full. Only caps of groups with runs that have not ended count,
+    each for the owner of these runs. The others are lifted where there is no room left for them."""
+    caps = desk.state.caps
+    most = MAX_CAPS if who.role is Role.ADMIN else MAX_CAPS - FOR_ADMINS
+    if len(caps) < min(most, MAX_OF_ONE):
+        return
+    live = [run for run in desk.state.runs.values() if run.spec.group in caps and run.state not in ENDED]
+    busy, own = {run.spec.group for run in live}, {run.spec.group for run in live if run.user == owner}
+    if who.role is not Role.ADMIN and len(own) >= MAX_OF_ONE:
+        raise Full(f"{len(own)} sweeps of {owner} with runs have a cap, the limit is {MAX_OF_ONE} a person; {LIFT}")
+    if len(busy) >= most:
+        raise Full(f"{len(busy)} sweeps with runs have a cap already, the limit is {most}; {LIFT}")
+    if len(caps) >= MAX_CAPS:
+        for group in [group for group in caps if group not in busy]:
+            desk.write(e.GroupCapped(at=desk.now, group=group, limit=0))

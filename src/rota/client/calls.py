@@ -231,7 +231,7 @@ def create_sweep(
 
 
 def start_sweep(sweep_id: str, *, parallel: int = 1, dry_run: bool = False) -> Call[Json]:
-    """`parallel` stays: the scheduler keeps so many of the sweep's runs going."""
+    """`parallel` stays: the scheduler keeps so many of the sweep's runs going. 0 lifts such a cap."""
     query = {"parallel": str(parallel), **(_dry(dry_run) or {})}
     return Call("POST", f"/sweeps/{_id('sweep_id', sweep_id)}/start", answers.plain, query=query, repeatable=True)
 

@@ -36,6 +36,7 @@ from rota.core.run import Run, RunState
 
 router = Router("sweeps")
 MOST_PARALLEL = 10_000
+PARALLEL = "How many may run at a time, from now on; 0 lifts the cap."
 MOST_NAMED = 10
 TRIES = 10  # of a change, where others change the same sweep at the same time
 SweepId = Annotated[str, Path(max_length=200)]
@@ -169,7 +170,7 @@ async def start_sweep(
     house: HouseDep,
     who: Caller,
     sweep_id: SweepId,
-    parallel: Annotated[int, Query(ge=1, le=MOST_PARALLEL, description="How many may run at a time, from now on.")] = 1,
+    parallel: Annotated[int, Query(ge=0, le=MOST_PARALLEL, description=PARALLEL)] = 1,
     dry_run: DryRun = False,
 ) -> Json:
     """All its ready runs are queued, and the scheduler keeps `parallel` of them running as long as there are more."""

@@ -48,7 +48,7 @@ def submit(
         for index in array.indices:
             made.append(client.submit(held=True, **body_of(sweep_id, index), sweep_id=sweep_id))
         if not held:
-            client.do(start_sweep(sweep_id, parallel=array.cap or len(array.indices)))
+            client.do(start_sweep(sweep_id, parallel=array.cap or 0))
     except (RotaError, KeyboardInterrupt):
         for run in made:
             with suppress(RotaError):  # the first trouble is the one to tell of
