@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rota.app.commands import Cancel
-from rota.app.errors import Invalid
+from rota.app import budget
+from rota.app.commands import Cancel, Submit, SubmitMany
+from rota.app.errors import Full, Invalid
 from rota.core import events as e
 from rota.core.run import Dependency, RunState, When
-from tests.app.house import ANN, House
+from tests.app.house import ANN, BOB, House
 
 ENDS = {"true": RunState.SUCCEEDED, "exit 1": RunState.FAILED}
 
@@ -81,6 +82,36 @@ def test_an_unknown_dependency(house):
         after(house, Dependency("0" * 12))
     assert refusal.value.field == "depends_on"
     assert house.events(e.RunSubmitted) == []
+
+
+def test_open_dependencies_of_one_user_are_bounded(house, monkeypatch):
+    monkeypatch.setattr(budget, "MAX_EDGES", 6)
+    first, second = (house.submit("true", held=True) for _ in range(2))
+    on = (Dependency(first), Dependency(second, When.ENDED))
+
+    def many(count: int) -> SubmitMany:
+        return SubmitMany(tuple(Submit(house.spec("true", depends_on=on), held=True) for _ in range(count)))
+
+    with pytest.raises(
+        Full, match=r"depends_on: ann's waiting runs wait for 0 .* at least 8; the limit is 6"
+    ) as refusal:
+        house.do(many(4), ANN)
+    assert refusal.value.field == "depends_on"
+    assert "wait for one run that waits for the rest" in refusal.value.message
+    assert len(house.events(e.RunSubmitted)) == 2
+    house.do(many(3), ANN)
+    house.reopen()
+    with pytest.raises(Full, match="wait for 6 dependencies"):
+        after(house, on[0], held=True)
+    with pytest.raises(Full, match="wait for 6 dependencies"):
+        house.do(Submit(house.spec("true", depends_on=on), user="ann", held=True))  # an admin for ann
+    house.submit("true", held=True)
+    house.submit("true", who=BOB, held=True, depends_on=on)
+    house.do(Cancel(second), ANN)  # ends well enough for those that only wait for its end
+    waiters = [house.run(after(house, on[0], held=True)).waiting_on for _ in range(3)]
+    assert waiters == [(on[0],)] * 3
+    with pytest.raises(Full, match="wait for 6 dependencies"):
+        after(house, on[0], held=True)
 
 
 def test_a_held_dependent_stays_held_when_its_dependency_is_met(house):

@@ -28,6 +28,9 @@ MIB = 1 << 20
 # Requests for GPUs, CPUs and memory of one person that differ. Each costs every pass about 40 us, whoever waits for it,
 # and a few more for each of its bands of length and priority, of which there are about 300.
 MAX_SHAPES = 200
+# Open dependencies of one user's waiting runs. The end of a run visits all that wait for it in one turn of the writer,
+# and cancels them and theirs where it failed; all other writes wait for that.
+MAX_EDGES = 50_000
 # Places of the queue that each person has, whatever others hold, until the queue itself is full.
 SURE_PLACES = 10_000
 DAY_S = 86400.0
@@ -122,6 +125,20 @@ def share(max_queue: int, others: int, role: Role) -> int:
     if role is Role.AGENT:
         most = min(most, max_queue // 10)
     return max(most, min(max_queue, SURE_PLACES))
+
+
+def must_fit_edges(state: State, user: str, more: int) -> None:
+    """Refuse a run whose dependencies, with those that the same command adds before it (`more` in all), are too many
+    beside those that the user's waiting runs have. Admins too: the writer stands still for everybody."""
+    load = state.load.get(user)
+    used = load.edges if load is not None else 0
+    if used + more > MAX_EDGES:
+        raise Full(
+            f"depends_on: {user}'s waiting runs wait for {used} dependencies, and this would make it at least "
+            f"{used + more}; the limit is {MAX_EDGES}. Let the runs wait for one run that waits for the rest, or wait "
+            "until some dependencies have ended",
+            "depends_on",
+        )
 
 
 def must_fit_one_command(command: SubmitMany, specs: int = 0) -> None:

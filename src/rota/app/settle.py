@@ -107,7 +107,7 @@ def end_dependents(desk: Desk, run_id: str) -> None:
         run = desk.state.runs[dead]
         if run.state not in ENDED:
             continue
+        why = f"its dependency {dead} ended as {run.state}"
         for waiter in sorted(desk.state.dependents.get(dead, ())):
-            why = f"its dependency {dead} ended as {run.state}"
             desk.write(e.RunEnded(at=desk.now, run_id=waiter, state=RunState.CANCELLED, why=why))
             ended.append(waiter)

@@ -14,7 +14,7 @@ from typing import Any
 
 from rota.app import records
 from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, Role, authorise, weaker
-from rota.app.budget import must_fit_one_command
+from rota.app.budget import must_fit_edges, must_fit_one_command
 from rota.app.commands import Rerun, Submit, SubmitMany
 from rota.app.desk import Desk
 from rota.app.errors import Conflict, Full, Invalid, NotFound
@@ -37,6 +37,7 @@ class _Ahead:
     """What the same command will already have put into the queue."""
 
     by_user: Counter[str] = field(default_factory=Counter)
+    edges: Counter[str] = field(default_factory=Counter)  # by user, dependencies that are open
     held: int = 0
     keys: set[str] = field(default_factory=set)
     used: Mapping[str, KeyRecord] | None = None  # of its keys, where they were looked up together
@@ -134,6 +135,9 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
     _room(desk, judged, user, command, ahead)
     _must_fit_budget(desk, judged, user, command, ahead)
     waiting_on = _pending(desk, command.spec.depends_on, judged.owner if command.blind else None)
+    if waiting_on:
+        ahead.edges[user] += len(waiting_on)
+        must_fit_edges(desk.state, user, ahead.edges[user])
     written = records.check_all(desk, who, command.records, user, blank=True)
     ahead.by_user[user] += 1
     ahead.held += command.held

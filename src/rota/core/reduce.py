@@ -280,9 +280,9 @@ def _unblock(state: State, ended: str, end: RunState) -> None:
     """Strike a satisfied dependency off its dependents. Unsatisfied ones are ended by an event of their own."""
     for run_id in sorted(state.dependents.get(ended, ())):
         run = state.runs[run_id]
-        left = tuple(d for d in run.waiting_on if d.run_id != ended or not satisfied(d.when, end))
-        if left != run.waiting_on:
-            state.put(replace(run, waiting_on=left))
+        left = [d for d in run.waiting_on if d.run_id != ended or not satisfied(d.when, end)]
+        if len(left) != len(run.waiting_on):
+            state.strike(run, ended, tuple(left))
 
 
 _RULES: dict[type[e.Event], Callable[[State, Any], None]] = {

@@ -18,7 +18,7 @@ from rota.core.predict import History
 from rota.core.queue import Place, Queue
 from rota.core.reservation import COUNTED_S, Reservation, by_start, next_edge
 from rota.core.resources import gpu_count
-from rota.core.run import ACTIVE, ENDED, Run, RunState
+from rota.core.run import ACTIVE, ENDED, Dependency, Run, RunState
 from rota.core.shapes import Shapes
 from rota.core.timeline import Timeline
 from rota.core.usage import Load, Usage
@@ -83,6 +83,17 @@ class State:
         self._index(run)
         self.touched[run.id] = run
 
+    def strike(self, run: Run, ended: str, left: tuple[Dependency, ...]) -> None:
+        """Take the dependency on `ended` off a waiting run; `left` is what remains. A run that still waits for others
+        stays as it is in every other index: with many dependencies, `put` would unlink and link all of them."""
+        struck = replace(run, waiting_on=left)
+        if not left or ended in [dependency.run_id for dependency in left]:
+            self.put(struck)
+            return
+        self._drop_dependent(ended, run.id)
+        self.load[run.user].edges -= len(run.waiting_on) - len(left)
+        self.runs[run.id] = self.touched[run.id] = struck
+
     def retire(self, run_id: str) -> None:
         """Forget an ended run; the store remembers it. One that ended long ago and was only edited is not here."""
         run = self.runs.get(run_id)
@@ -126,6 +137,7 @@ class State:
                 self.fillers += run.spec.filler
             return
         load.queued += 1
+        load.edges += len(run.waiting_on)
         self.waiting += 1
         self.held += run.state is RunState.HELD
         for dependency in run.waiting_on:
@@ -165,6 +177,7 @@ class State:
                 self.fillers -= run.spec.filler
         else:
             load.queued -= 1
+            load.edges -= len(run.waiting_on)
             self.waiting -= 1
             self.held -= run.state is RunState.HELD
             for dependency in run.waiting_on:

@@ -32,9 +32,10 @@ class Load:
     queued: int = 0
     running: int = 0
     gpus: int = 0
+    edges: int = 0  # dependencies that the user's waiting runs still wait for
 
     def copy(self) -> Load:
-        return Load(self.queued, self.running, self.gpus)
+        return Load(self.queued, self.running, self.gpus, self.edges)
 
 
 # Under auto a person's usage counts to this power, within these bounds, beside the mean of all who want something

@@ -155,6 +155,7 @@ DAMAGES: dict[str, tuple[Callable[[State], object], str]] = {
     "a load of runs that is wrong": (lambda s: setattr(s.load["ann"], "running", 7), "load of ann"),
     "a load of GPUs that is wrong": (lambda s: setattr(s.load["bob"], "gpus", 7), "load of bob"),
     "a load of waiting runs that is wrong": (lambda s: setattr(s.load["ann"], "queued", 7), "load of ann"),
+    "a load of dependencies that is wrong": (lambda s: setattr(s.load["ann"], "edges", 7), "load of ann"),
     "a load that is missing": (lambda s: s.load.pop("bob"), "load of bob"),
     "a load of nobody": (lambda s: s.load.update(eve=s.load["ann"]), "load of eve"),
 }

@@ -11,7 +11,8 @@ from rota.core.check import check
 from rota.core.policy import Policy
 from rota.core.reduce import reduce
 from rota.core.resources import Slice
-from rota.core.run import KEPT_ATTEMPTS, Cause, Dependency, Exit, RunState, When, satisfied
+from rota.core.run import KEPT_ATTEMPTS, Cause, Dependency, Exit, Run, RunState, When, satisfied
+from rota.core.state import State
 from rota.core.timeline import Timeline
 from tests.unit.core.kit import HIGH, OK, Lab, broken, node, two_by_eight
 
@@ -71,6 +72,37 @@ def test_a_retry_of_the_first_keeps_the_second_waiting():
     lab.end(first, Exit(Cause.LOST))
     assert lab.run(first).state is RunState.QUEUED
     assert lab.run(second).waiting_on
+
+
+def test_an_end_touches_only_its_own_link_of_runs_that_wait_for_others(monkeypatch):
+    lab = Lab(node("a"))
+    first, second, third = (lab.submit(held=True) for _ in range(3))
+    waiters = [lab.submit(after=[first, Dependency(first, When.ENDED), second, third]) for _ in range(3)]
+    torn = lab.submit(after=[first, Dependency(first, When.FAILED), second], user="bob")
+    assert (lab.state.load["ann"].edges, lab.state.load["bob"].edges) == (12, 3)
+    indexed: list[str] = []
+    index = State._index
+
+    def watched(state: State, run: Run) -> None:
+        indexed.append(run.id)
+        index(state, run)
+
+    monkeypatch.setattr(State, "_index", watched)
+    lab.tell(e.RunReleased(at=lab.now, run_id=first))
+    lab.step()
+    del indexed[:]
+    lab.end(first)  # the state is checked after each event
+    assert indexed == [first, torn], "the others keep their place in all indices but one"
+    assert [lab.run(run_id).waiting_on for run_id in waiters] == [(Dependency(second), Dependency(third))] * 3
+    assert lab.run(torn).waiting_on == (Dependency(first, When.FAILED), Dependency(second))
+    assert lab.state.touched.keys() >= {*waiters, torn}, "their rows are written"
+    assert (lab.state.load["ann"].edges, lab.state.load["bob"].edges) == (6, 2)
+    for run_id in (second, third):
+        lab.tell(e.RunReleased(at=lab.now, run_id=run_id))
+    lab.step()
+    for run_id in (second, third):
+        lab.end(run_id)
+    assert {start.run_id for start in lab.step().starts} == set(waiters)
 
 
 def test_a_held_dependent_stays_held_when_its_dependency_is_met():
