@@ -69,6 +69,12 @@ def test_an_array_of_batch_jobs_is_a_sweep_too(lab: Lab) -> None:
     head, *rows = told.splitlines()[-4:]
     assert head.split()[:3] == ["RUN", "INDEX", "STATE"]
     assert [row.split()[1] for row in rows] == ["1", "2", "3"]
+    second = lab.json("show", f"{array_id}_2")
+    assert (second["id"], second["sweep_id"]) == (rows[1].split()[0], array_id)
+    for words in (["show", f"{array_id}_9"], ["logs", f"{array_id}_{10**9}"], ["show", f"{'0' * 12}_1"]):
+        done = lab.rota(*words)
+        assert done.returncode == 75 and f"no array has the task {words[1]}".encode() in done.stderr
+    assert lab.out("hold", f"{array_id}_3", "--dry-run") == f"{rows[2].split()[0]} could be held\n"
     assert lab.out("cancel", array_id) == f"sweep {array_id}: 3 cancelled, 0 stopping\n"
 
 

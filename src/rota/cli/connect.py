@@ -143,8 +143,12 @@ def _address() -> str:
 
 
 def full_id(client: Client, text: str) -> str:
-    """The run whose id ends so, or begins so. A whole id is believed; the server will say if there is none."""
+    """The run whose id ends so, or begins so, or that is this task of an array: ID_INDEX, as `squeue` shows it. A
+    whole id is believed; the server will say if there is none."""
     text = text.strip().lower()
+    array, task, index = text.partition("_")
+    if task and len(array) == FULL_ID and index.isdecimal():
+        return _task(client, text)
     if not text or len(text) >= FULL_ID or any(char not in "0123456789abcdef" for char in text):
         return text or "-"
     looked_at = (run.id for run in client.runs(archived=True, limit=MOST_LOOKED_AT))
@@ -155,6 +159,17 @@ def full_id(client: Client, text: str) -> str:
         raise NotFound(404, f"no run's id ends with {text}; see `rota queue` and `rota history`", "run_id")
     some = ", ".join(sorted(found)[:4])
     raise Refused(422, f"{text} is part of {len(found)} ids: {some}; give more of it", "run_id")
+
+
+def _task(client: Client, text: str) -> str:
+    from rota.cli.slurm.jobs import find
+    from rota.cli.slurm.options import UsageError
+
+    try:
+        job = find(client, text)[0]
+    except (NotFound, UsageError):  # the latter of an index that is too large
+        raise NotFound(404, f"no array has the task {text}; see `rota show {text[:FULL_ID]}`", "run_id") from None
+    return job.run.id
 
 
 def for_each(client: Client, ids: Iterable[str], act: Callable[[str], str]) -> int:
