@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rota.core.distribution import SHORTEST_S, Distribution
@@ -27,6 +27,7 @@ MOST, FEWEST = 16, 4  # walks; powers of two
 MANY_WAITING = 40_000  # walk copies of such a queue only FEWEST times
 QUICKEST, SLOWEST = 0.7, 1.3  # times what is told from the work alone: how far off that may be
 SURE, UNSURE_S = 1.5, 60.0
+ENOUGH = 9  # earlier runs: of fewer, the time by which 9 of 10 end lies beyond the longest that was seen
 
 _GOLDEN, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
@@ -66,7 +67,8 @@ class Scenarios:
         kinds = self._kinds(run_id)
         rough = any(guessed for _, guessed in found) or 2 * kinds["a guess"] > kinds.total()
         narrow = p90 is not None and p90 - self.now <= SURE * (p50 - self.now) + UNSURE_S
-        confidence = "rough" if rough else "good" if narrow else "fair"
+        few = 2 * self._resting_on_few(run_id) > kinds.total()
+        confidence = "rough" if rough else "good" if narrow and not few else "fair"
         return Odds(p50, p90, len(starts), confidence, _words(kinds), self._least(run_id, each))
 
     def _least(self, run_id: str, budget: int) -> float:
@@ -110,13 +112,17 @@ class Scenarios:
 
     def _kinds(self, run_id: str) -> Counter[str]:
         """What the lengths come from of those that stood before it in the first walk."""
+        return Counter("earlier runs" if known.count else known.source for known in self._in_the_way(run_id))
+
+    def _resting_on_few(self, run_id: str) -> int:
+        return sum(0 < known.count < ENOUGH for known in self._in_the_way(run_id))
+
+    def _in_the_way(self, run_id: str) -> Iterator[Distribution]:
         walk = self._walks[0]
         until = walk.starts.get(run_id, math.inf)
-        found: Counter[str] = Counter()
         for other, known in self._known.items():
             if other != run_id and walk.starts.get(other, 0.0) <= until:
-                found["earlier runs" if known.count else known.source] += 1
-        return found
+                yield known
 
 
 def share(run_id: str, walk: int, walks: int) -> float:

@@ -93,6 +93,18 @@ def test_the_less_is_known_the_wider_it_is():
     assert width(known) < 40 < width(unknown)
 
 
+@pytest.mark.parametrize(("seen", "confidence"), [(3, "fair"), (8, "fair"), (9, "good")])
+def test_a_few_earlier_runs_are_not_enough_to_call_it_good(seen, confidence):
+    lab = Lab(node("a"))
+    for number in range(seen):
+        lab.state.history.learn("ann", spec(8), 2.0 + number / 100)
+    lab.submit(8)
+    lab.step()
+    odds = Scenarios(lab.state, lab.now).odds(lab.submit(8))
+    assert odds.rests_on == "how long 1 run will take: 1 by earlier runs"
+    assert odds.confidence == confidence
+
+
 def test_it_says_what_it_rests_on():
     lab = Lab(node("a"))
     for ran_s in (95, 98, 100):
