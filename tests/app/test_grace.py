@@ -116,7 +116,7 @@ def test_a_run_stored_with_a_days_grace_is_killed_after_the_cap(house: House) ->
 def test_a_cap_that_is_lowered_holds_for_what_runs_already(house: House) -> None:
     """Its supervisor was told of two hours when it was launched, and goes by that until it is told otherwise."""
     with_policy(house, max_grace_s=7200.0)
-    run_id = deaf(house, time_limit_s=3.0, grace_s=7200.0)
+    run_id = deaf(house, time_limit_s=8.0, grace_s=7200.0)
     with_policy(house, max_grace_s=0.5)
     ended = house.wait(run_id)
     assert (ended.state, ended.past[-1].exit.cause) == (RunState.FAILED, Cause.TIME_LIMIT)
@@ -127,7 +127,7 @@ def test_a_cap_that_is_lowered_holds_for_what_runs_already(house: House) -> None
 def test_what_an_older_version_launched_with_a_days_grace_is_ended_too(build: Build) -> None:
     house = build(1, 1).open()
     with_policy(house, max_grace_s=DAY)
-    run_id = deaf(house, time_limit_s=3.0, grace_s=DAY)
+    run_id = deaf(house, time_limit_s=8.0, grace_s=DAY)
     (planned,) = house.events(e.AttemptPlanned, run_id)
     assert planned.grace_s is None, "as such events are read: the run's own grace"
     house.reopen()

@@ -102,7 +102,7 @@ def test_who_ignored_its_signal_is_shown_as_such(lab: Lab) -> None:
 
 
 def test_a_local_run_is_warned_too(shell: Shell) -> None:
-    done = shell.local("-t", "60", "--warn-signal", "USR1", "--warn", "57", "--", "sh", "-c", HEEDS)
+    done = shell.local("-t", "60", "--warn-signal", "USR1", "--warn", "52", "--", "sh", "-c", HEEDS)
     assert (done.returncode, done.stdout) == (7, b"warned\n")
     assert b"it had been warned of its time limit" in done.stderr
     assert b"filler: " in shell.local("--filler", "--", "true").stderr
@@ -169,7 +169,7 @@ def test_a_slurm_script_that_wants_longer_to_save_than_the_policy_allows_is_take
 def test_a_batch_script_is_warned_as_slurm_would(lab: Lab) -> None:
     """The shell of the script has no trap and lives; what it runs has one."""
     lab.file(
-        "job.sh", f'#!/bin/bash\n#SBATCH -t 1:00 --signal=USR1@57\nsh -c "{HEEDS}"\necho "code $?" > out\nexit 5\n'
+        "job.sh", f'#!/bin/bash\n#SBATCH -t 1:00 --signal=USR1@52\nsh -c "{HEEDS}"\necho "code $?" > out\nexit 5\n'
     )
     lab.slurm("sbatch", "--wait", "job.sh", code=5)
     assert (lab.home / "out").read_text() == "code 7\n"
