@@ -210,6 +210,23 @@ def test_what_a_run_leaves_in_the_pid_namespace_of_another_ends_with_it(
     assert reports.exit(other.attempt_id) is None
 
 
+def test_a_zombie_in_the_pid_namespace_of_another_run_takes_no_place_from_the_next_run(
+    rig: LocalRig, backend: LocalBackend, reports: Reports
+) -> None:
+    """The first process of that namespace does not reap it, and the kernel counts it in the group of the worker."""
+    wait_for(lambda: backend.enforced() is not None, "the launcher")
+    if "pids" not in (backend.enforced() or ()):
+        pytest.skip("no bound on processes here")
+    _, family = nested(rig, backend, reports, 1)
+    text = f"given away by {rig.root}"
+    order = rig.order("succeed", argv=(sys.executable, "-ISc", GIVES_AWAY, str(family[-1]), "False", text))
+    backend.launch(order)
+    assert rig.end_of(reports, order).ok
+    claim = records.read(str(rig.path(order.attempt_id, "lock")))
+    assert claim is not None
+    wait_for(lambda: procs.start_time(claim["shim"]) != claim["start"], "the worker to retire")
+
+
 def test_a_holder_that_cannot_leave_is_looked_at_by_itself_and_its_lease_can_be_released(
     tmp_path: Path, reports: Reports, enter: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

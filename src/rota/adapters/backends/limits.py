@@ -21,7 +21,7 @@ import errno
 import os
 import sys
 
-from rota.adapters.backends import confine
+from rota.adapters.backends import confine, procs
 from rota.adapters.backends.oom import OomWatch
 
 TYPE_CHECKING = False
@@ -241,6 +241,15 @@ class WorkerGroups:
                 bound_cpus(group, amount, unified=unified)
                 if not unified:
                     weigh(group, amount, unified=False)
+
+    def has_foreign_processes(self) -> bool:
+        """Tell whether more processes count against the bound of this worker's group than the calling worker, which has
+        no child left: zombies that a process outside has to reap."""
+        current = f"{self.at[PIDS]}/pids.current" if PIDS in self.at else ""
+        if not current or (_number(current) or 0) <= 1:
+            return False
+        own = len(procs.threads(os.getpid()))  # first: one that ends in between counts no longer
+        return (_number(current) or 0) > own
 
     def weigh(self, gpus: int) -> None:
         count = max(1, gpus)

@@ -65,8 +65,9 @@ def serve(house: House, name: str, orders: int, answers: int) -> int:
             ready.close()
             ready = None
             # The next attempt here may be another person's, and would have what is left counted against its bound.
-            # So would it have a defunct process that is still our child among its own.
-            answer = RETIRES if shim.left_over > LEFT_OVER or shim.over else DONE
+            # So would it have a defunct process that is still our child among its own, or that of somebody outside.
+            retires = shim.left_over > LEFT_OVER or shim.over or house.groups.has_foreign_processes()
+            answer = RETIRES if retires else DONE
         else:
             answer = NOT_MINE
         os.write(answers, f"{os.getpid()} {answer}\n".encode())
