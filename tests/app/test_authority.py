@@ -38,6 +38,7 @@ from tests.app.house import ROOT, House, until
 TABLE: dict[Act, tuple[set[str], set[str]]] = {
     Act.SUBMIT: ({"admin", "user", "agent"}, {"admin"}),
     Act.CANCEL: ({"admin", "user", "agent"}, {"admin"}),
+    Act.FORCE: ({"admin"}, {"admin"}),
     Act.HOLD: ({"admin", "user", "agent"}, {"admin"}),
     Act.RELEASE: ({"admin", "user", "agent"}, {"admin"}),
     Act.REPRIORITISE: ({"admin", "user"}, {"admin"}),
@@ -55,7 +56,7 @@ TABLE: dict[Act, tuple[set[str], set[str]]] = {
     Act.RESHAPE: ({"admin"}, {"admin"}),
     Act.MANAGE_TOKENS: ({"admin"}, {"admin"}),
 }
-OF_THE_HOUSE = {Act.DESCRIBE, Act.SET_POLICY, Act.PAUSE, Act.DRAIN, Act.RESHAPE, Act.MANAGE_TOKENS}
+OF_THE_HOUSE = {Act.FORCE, Act.DESCRIBE, Act.SET_POLICY, Act.PAUSE, Act.DRAIN, Act.RESHAPE, Act.MANAGE_TOKENS}
 CASES = [(role, act, own) for role in Role for act in Act for own in (True, False)]
 NAMES = [f"{role}-{act}-{'own' if own else 'other'}" for role, act, own in CASES]
 
@@ -94,6 +95,7 @@ def attempts(house: House, act: Act, owner: str) -> list[Callable[[], Command]]:
     ways: dict[Act, list[Callable[[], Command]]] = {
         Act.SUBMIT: [lambda: Submit(house.spec("true"), user=owner, held=True)],
         Act.CANCEL: [lambda: Cancel(of())],
+        Act.FORCE: [lambda: Cancel(of(), force=True)],
         Act.HOLD: [lambda: Hold(of())],
         Act.RELEASE: [lambda: Release(of())],
         Act.REPRIORITISE: [lambda: Reprioritise(of(), 1)],

@@ -131,6 +131,16 @@ def test_a_cancel_tells_until_when_it_may_live_and_now_kills_it(lab: Lab) -> Non
     lab.wait_for(run_id, "stopped")
 
 
+def test_a_forced_cancel_of_what_can_be_killed_is_a_plain_one(lab: Lab) -> None:
+    run_id = deaf(lab, "-G", "0", "--grace", "5m")
+    done = lab.rota("cancel", "--force", run_id)
+    assert (done.returncode, done.stdout.decode()) == (0, f"{run_id} cancelled\n")
+    assert b"if it has not ended in 10 s, its GPUs are given back all the same" in done.stderr
+    assert "by force" not in lab.out("show", run_id)
+    refused = lab.rota("cancel", "--force", "--sweep", "aaaaaaaaaaaa")
+    assert (refused.returncode, b"--force ends single runs" in refused.stderr) == (2, True)
+
+
 def test_scancel_with_the_signal_kill_ends_a_job_at_once(lab: Lab) -> None:
     for words in (["-s", "KILL"], ["--signal=9"]):
         run_id = deaf(lab, "-G", "0", "--grace", "5m")

@@ -153,3 +153,16 @@ def test_what_is_hidden_stays_hidden_also_when_it_is_overdue(make_server: MakeSe
     for shown in (told, explained):
         assert run_id not in str(shown) and ANN not in str(shown)
     known["boss"].post(f"/runs/{run_id}/stop?now=true").ok()
+
+
+def test_only_an_admin_forces_an_end(make_server: MakeServer) -> None:
+    server = make_server()
+    known = people(server, boss="admin", **{ANN: "user"}, robot="agent", watcher="viewer")
+    run_id = known[ANN].post("/runs", {"name": "a", "command": "sleep 1000", "workdir": "/"}).ok()["id"]
+    for name in (ANN, "robot", "watcher"):
+        refused = known[name].post(f"/runs/{run_id}/stop?force=true")
+        assert refused.status == 403, refused.body
+        assert "may not" in refused.json["detail"]
+    assert known["boss"].post(f"/runs/{run_id}/stop?force=true&grace_seconds=5").status == 422
+    done = known["boss"].post(f"/runs/{run_id}/stop?force=true").ok()
+    assert (done["status"], done["stopping"], done["note"]) == ("stopped", False, ""), "it only waited"

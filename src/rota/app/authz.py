@@ -19,6 +19,7 @@ class Role(StrEnum):
 class Act(StrEnum):
     SUBMIT = "submit"
     CANCEL = "cancel"
+    FORCE = "end a run whose processes live (force)"
     HOLD = "hold"
     RELEASE = "release"
     REPRIORITISE = "reprioritise"
@@ -43,7 +44,7 @@ class On(Enum):
     ANY = 2
 
 
-_OFFICE = {Act.SET_POLICY, Act.PAUSE, Act.DRAIN, Act.RESHAPE, Act.MANAGE_TOKENS}  # what only an admin does
+_OFFICE = {Act.FORCE, Act.SET_POLICY, Act.PAUSE, Act.DRAIN, Act.RESHAPE, Act.MANAGE_TOKENS}  # what only an admin does
 _PERSONAL: dict[Act, On] = {act: On.OWN for act in Act if act not in _OFFICE and act is not Act.DESCRIBE}
 
 MAY: Mapping[Role, Mapping[Act, On]] = {

@@ -146,6 +146,8 @@ class Cancel:
     run_id: str
     why: str = ""
     grace_s: float | None = None  # None = the run's own
+    force: bool = False  # kill at once; end it on record where its processes have not ended some time after that
+    left: str = ""  # with force: what has not ended, in words, as the backend sees it
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, Role, authorise
 from rota.app.commands import Cancel, Hold, Release, Reprioritise
 from rota.app.desk import Desk, reason
 from rota.app.errors import Conflict, Invalid
+from rota.app.force import end_by_force, must_be_no_lease
 from rota.app.problems import too_long
 from rota.app.report import end_reported
 from rota.app.settle import end_dependents
@@ -20,6 +21,9 @@ SIGTERM, SIGKILL = 15, 9
 def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
     run = desk.live(command.run_id)
     authorise(who, Act.CANCEL, run.user)
+    if command.force:
+        authorise(who, Act.FORCE)
+        must_be_no_lease(run)
     if run.state in ENDED:  # ended earlier in this very batch
         raise Conflict(f"run {run.id} has already ended ({run.state})")
     why = reason(command.why, f"cancelled by {who.name}")
@@ -42,6 +46,8 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
             "give the lease back instead (POST /release), or end the process itself",
             "run_id",
         )
+    if command.force and end_by_force(desk, who, run, command.left):
+        return desk.state.runs[run.id]
     killed_at = grace.kill_at(desk.state.policy, run)
     if killed_at is not None and (stop is not None or killed_at > desk.now):
         # nothing that is asked for later lengthens what was settled before; a limit that seems long over, although the
@@ -67,7 +73,7 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
 
 def _grace_s(desk: Desk, who: Principal, run: Run, command: Cancel) -> float:
     """Return the seconds until SIGKILL: as asked for, else the run's own, which counts in full only for its owner."""
-    policy, spec, asked_s = desk.state.policy, run.spec, command.grace_s
+    policy, spec, asked_s = desk.state.policy, run.spec, 0.0 if command.force else command.grace_s
     if asked_s is None:
         return grace.own_s(policy, spec) if who.owner == run.user else grace.for_others_s(policy, spec)
     if not 0 <= asked_s <= 86400:  # NaN is not either

@@ -108,6 +108,7 @@ class Loop:
         self.clock_warning = ""  # that the last record was in the future at the start
         self.rounds = 0  # of the periodic reconcile
         self.unseen: set[str] = set()  # runs that could not be looked at, and of which that was said
+        self.strays: set[str] = set()  # attempts that are over by the records and live, and of which that was said
         self.past_limit: dict[str, float] = {}  # attempts seen past their limit, and since when by the awake clock
         self.passes = 0  # how often it was decided
         self.last_pass_at: float | None = None
@@ -269,6 +270,7 @@ class Loop:
                 reconcile.act_again(self)
         for item in batch:
             if isinstance(item, Ended):
+                self.strays.discard(item.attempt_id)
                 with self._despite_os_errors():
                     self.backend.forget(item.attempt_id)
 

@@ -193,6 +193,7 @@ def _strays(loop: Loop) -> None:
         if run is not None and run.attempt is not None and run.attempt.id == attempt_id:
             continue
         if not isinstance(loop.backend.observe(attempt_id), Live):
+            loop.strays.discard(attempt_id)
             loop.backend.forget(attempt_id)
         elif (known := loop.store.run(run_of(attempt_id))) is not None:  # else see _strangers
             _end_stray(loop, attempt_id, known)
@@ -202,8 +203,10 @@ def _end_stray(loop: Loop, attempt_id: str, run: Run) -> None:
     if run.spec.holder is not None:  # the process is not ours to end: only its lease is over
         loop.backend.stop(attempt_id, StopOrder(cause=Cause.RELEASED.value, grace_s=0.0))
         return
-    log.warning("attempt %s is over by the records but its processes live: ending them", attempt_id)
-    loop.backend.stop(attempt_id, StopOrder(cause=Cause.CANCELLED.value, signal=9, grace_s=0.0))
+    if attempt_id not in loop.strays:  # it is ordered in every round for as long as they live, and said once
+        loop.strays.add(attempt_id)
+        log.warning("attempt %s is over by the records but its processes live: ending them", attempt_id)
+    loop.backend.stop(attempt_id, StopOrder(cause=Cause.CANCELLED.value, signal=9, grace_s=0.0, overdue=True))
 
 
 def _active(loop: Loop) -> list[Run]:

@@ -226,12 +226,17 @@ class Service:
     def explain(self, run_id: str) -> Explanation:
         run, found = self.run(run_id), self._outlook.explain(run_id)
         if run.attempt is not None:
-            stalled = "" if run.attempt.reported else self._loop.backend.stalled_by(run.attempt.id)
+            stalled = self.stalled_by(run)
             return replace(found, reasons=(*found.reasons, Reason("stalled", stalled))) if stalled else found
         if not self._loop.shortage or not found.reasons:
             return found
         others = (reason for reason in found.reasons if reason.code != "paused" or self._loop.window.paused)
         return replace(found, reasons=(Reason("disk", self._loop.shortage), *others))
+
+    def stalled_by(self, run: Run) -> str:
+        """Return what keeps the live attempt from starting or ending, in words; "" = nothing that can be seen."""
+        live = run.attempt is not None and not run.attempt.reported
+        return self._loop.backend.stalled_by(run.attempt.id) if live and run.attempt is not None else ""
 
     def eta(self, run_id: str) -> float | None:
         """When it is expected to start; None = nothing that is known will start it."""

@@ -45,9 +45,26 @@ def settle_from_before_reboot(desk: Desk, run: Run, attempt: Attempt, exit: Exit
     _end(desk, run, attempt, exit or Exit(cause, message="the machine restarted"), held_s=held_s, late=True)
 
 
-def _end(desk: Desk, run: Run, attempt: Attempt, exit: Exit, *, held_s: float, late: bool) -> None:
-    """`late`: it had ended before, and is dated so; in the house's time, which may have stood still since."""
-    decision = _what_next(desk, run, attempt, exit)
+def settle_by_force(desk: Desk, run: Run, attempt: Attempt, exit: Exit) -> None:
+    """An admin ends an attempt on record although processes of it are there: whatever is reported of it later is about
+    an attempt that is not live any more, and reconcile goes on ending it as a stray."""
+    held_s = desk.tick - attempt.planned_tick
+    _end(desk, run, attempt, exit, held_s=held_s, late=False, decision=RetryDecision(False, exit.message))
+
+
+def _end(
+    desk: Desk,
+    run: Run,
+    attempt: Attempt,
+    exit: Exit,
+    *,
+    held_s: float,
+    late: bool,
+    decision: RetryDecision | None = None,
+) -> None:
+    """`late`: it had ended before, and is dated so; in the house's time, which may have stood still since. `decision`:
+    what comes next, where that does not follow from the exit."""
+    decision = decision or _what_next(desk, run, attempt, exit)
     state = RunState.QUEUED if decision.again else _final(desk, run, attempt, exit)
     desk.write(
         e.AttemptEnded(

@@ -101,10 +101,14 @@ def job(job_id: str) -> Call[Job]:
     return Call("GET", f"/queue/{_id('job_id', job_id)}", answers.job)
 
 
-def cancel(run_id: str, *, grace_s: float | None = None, now: bool = False, dry_run: bool = False) -> Call[Json]:
+def cancel(
+    run_id: str, *, grace_s: float | None = None, now: bool = False, force: bool = False, dry_run: bool = False
+) -> Call[Json]:
     """End a run, waiting or active. `grace_s` is how long its processes get between the polite signal and SIGKILL; with
-    `now` they are killed at once. The answer's `kill_at` is when an active run is killed at the latest."""
-    query = _stop(grace_s, now, dry_run)
+    `now` they are killed at once. The answer's `kill_at` is when an active run is killed at the latest. `force`, for
+    admins: as `now`; called again 10 s after that it ends the run on record and gives its GPUs back, although
+    processes of it are there that did not end and may still use them."""
+    query = _stop(grace_s, now or force, dry_run) | ({"force": "true"} if force else {})
     return Call("POST", f"/runs/{_id('run_id', run_id)}/stop", answers.plain, query=query)
 
 

@@ -50,9 +50,10 @@ def overdue(policy: Policy, run: Run, now: float, reservation: Reservation | Non
         if has_outlived_kill(policy, run, now):
             text = (
                 f"{_named(run)} was due to be killed {about(now - killed_at)} ago and has not died: its processes wait "
-                f"for a device or a file system that does not answer (state D), or a process of another account traces "
-                f"them (state t), or their supervisor was stopped, or the machine was suspended; an admin has to look "
-                f"at the machine, `ps -o pid,stat,wchan,cmd` shows them, and shim.log of the attempt names a tracer"
+                f"for a device, a file system or another process in the kernel (state D), or a process of another "
+                f"account traces them (state t), or their supervisor was stopped, or the machine was suspended; "
+                f"`rota explain {run.id}` and its log name them, and an admin who has looked at the machine gives the "
+                f"GPUs back with `rota cancel --force {run.id}`"
             )
             return Overdue(run.id, run.user, killed_at, None, text)
         left = f"it is killed in {about(killed_at - now)} at the latest" if killed_at > now else "it is being killed"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rota.adapters.backends import confine, damaged, inside, procs, records, tracers
+from rota.adapters.backends import confine, damaged, heard, inside, procs, records, tracers
 from rota.core.run import Cause, Exit
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,15 @@ def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None
 def sweep(root: str, attempt_id: str, uid: int) -> None:
     """By the mark alone: for an attempt whose record is gone, and with it the name of its group."""
     procs.kill_marked(attempt_id, uid, time.monotonic() + BURIAL_S, records.installation_id(root))
+
+
+def processes(root: str, attempt_id: str, shim: int | None) -> list[int]:
+    """Return what is there of an attempt: all below its supervisor, and in its cgroup, where it has one."""
+    directory = records.attempt_dir(root, attempt_id)
+    claim, record = records.read(f"{directory}/lock") or {}, records.read(f"{directory}/pid") or {}
+    group = _group(directory, claim, record)
+    below = [] if shim is None else [each.pid for each in heard.look(signal.SIGKILL, shim)]
+    return sorted({*below, *(confine.members(group) if group else ())} - {0, shim})
 
 
 def _sweep(root: str, attempt_id: str, uid: int | None, group: str, timeout_s: float) -> bool:

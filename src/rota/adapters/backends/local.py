@@ -15,12 +15,14 @@ import pwd
 import signal
 import stat
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from rota.adapters.backends import claims, logs, procs, records
+from rota.adapters.backends import claims, logs, procs, records, stuck
 from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
 from rota.adapters.backends.purge import purge
 from rota.adapters.backends.watch import Watcher
@@ -200,7 +202,18 @@ class LocalBackend:
                         f"neither a time limit nor a stop by itself; each stop continues it, and when its end is "
                         f"overdue the server kills it and all that it started"
                     )
+                return self._stuck(name, None if shim is None else shim[0])
+            case claims.Deserted():
+                return self._stuck(name, None)
         return ""
+
+    def _stuck(self, name: str, shim: int | None) -> str:
+        """Name what is left of an attempt some seconds after a stop was to have killed it."""
+        where = f"{records.attempt_dir(self._root, name)}/stop"
+        grace_s: Any = (records.read(where) or {}).get("grace_s")
+        if not records.is_number(grace_s) or time.time() < os.stat(where).st_mtime + grace_s + stuck.AFTER_S:
+            return ""
+        return "; ".join(stuck.described(claims.processes(self._root, name, shim)).values())
 
     def strays(self) -> Collection[str]:
         return [name for name in os.listdir(f"{self._root}/live") if is_attempt_id(name)]

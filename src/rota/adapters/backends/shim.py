@@ -23,7 +23,7 @@ import os
 import select
 import signal
 
-from rota.adapters.backends import confine, defunct, heard, pipelocks, procs, records, task, tracers
+from rota.adapters.backends import confine, defunct, heard, procs, records, stuck, task, tracers
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.logfile import LogFile
@@ -112,6 +112,8 @@ class Shim:
         self.left_over = self.left_by_all = 0  # bytes of shared memory that it, and ended runs before it, left behind
         self.tracers_at: float | None = None  # by time_awake: when to look at what traces those that outlive SIGKILL
         self.tracers: set[str] = set()  # what was said of them
+        self.stuck_at = FAR  # by time_awake: when those that live after SIGKILL are named
+        self.stuck: set[int] = set()  # those that were
         self.collected = 0  # dead children
         self.defunct: tuple[frozenset[tuple[int, int]], int] | None = (
             None  # all that is left, and how many ended before
@@ -500,9 +502,21 @@ class Shim:
         if self.tracers_at is not None and now < self.tracers_at:
             return
         looked, self.tracers_at = self.tracers_at is not None, now + tracers.AFTER_S
-        if looked:
-            self._tell_each(tracers.end([*left, *defunct.members(left)], self.uid))
-            self._tell_each(pipelocks.end(left, self.uid))
+        if not looked:
+            self.stuck_at = now + stuck.AFTER_S
+            return
+        self._tell_each(tracers.end([*left, *defunct.members(left)], self.uid))
+        if now >= self.stuck_at:
+            self._name_stuck(left)
+
+    def _name_stuck(self, left: list[int]) -> None:
+        """Name those that wait in the kernel, once each, however often what they wait for changes."""
+        more = stuck.MAX_NAMED - len(self.stuck)
+        found = [pid for pid in left if pid not in self.stuck and stuck.waits(pid)][:more] if more else []
+        self.stuck.update(found)
+        run_id = self.id.partition("-")[0]
+        admin = f"an admin gives the GPUs back with rota cancel --force {run_id}"
+        self._tell_each([f"{text}; {admin}" for text in stuck.described(found).values()])
 
     def _tell_each(self, texts: list[str]) -> None:
         """Say who kept it from ending, once each."""
@@ -575,8 +589,7 @@ class Shim:
         pipe.finish()
         give_up = procs.time_awake() + PIPE_S
         while not pipe.is_over(tracers.AFTER_S):
-            self._tell_each(pipelocks.end([os.getpid()], self.uid))
-            if procs.time_awake() > give_up and pipelocks.is_waiting(os.getpid()):  # we record the end, and retire
+            if procs.time_awake() > give_up and stuck.waits_for_pipe(os.getpid()):  # we record the end, and retire
                 self.over = True
                 self._note("a process outside holds the lock of its output pipe: the last output may be missing")
                 return

@@ -18,12 +18,12 @@ from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.lookups import look_up
 from rota.api.newrun import GpuWrap
-from rota.api.render.ending import Ending, Grace, Now, asked_grace, ending_of
+from rota.api.render.ending import Ending, Force, Grace, Now, asked_grace, ending_of
 from rota.api.render.run import MadeRun, Renderer, RunShape, window_of
 from rota.api.render.words import RUN_WORDS
 from rota.api.router import Router
 from rota.api.sweepbook import sweep_for
-from rota.app.authz import Act, Principal, authorise
+from rota.app.authz import Act, Principal, authorise, may
 from rota.app.commands import Archive, Cancel, Command, Edit, Hold, Release, Report, Reprioritise, Rerun
 from rota.app.errors import Conflict, Invalid
 from rota.core.argv import argv_of
@@ -106,15 +106,23 @@ async def stop_run(
     run_id: RunId,
     grace_seconds: Grace = None,
     now: Now = False,
+    force: Force = False,
     dry_run: DryRun = False,
 ) -> Json:
     """One that waits is cancelled; one that runs gets its signal and, after its grace, is ended with all it forked: the
     answer says when that is at the latest. Asked again it ends no later. The run's own grace counts in full only for
-    its owner; for anybody else the policy caps it."""
-    command = Cancel(run_id, grace_s=asked_grace(now, grace_seconds))
+    its owner; for anybody else the policy caps it. `force` is for a run that has not ended after its SIGKILL: sent 10 s
+    after the first stop with `now` or `force` it ends the run on record."""
+    left = await look_up(house, who, _left, house, who, run_id) if force else ""
+    command = Cancel(run_id, grace_s=asked_grace(now or force, grace_seconds), force=force, left=left)
     run = await _change(house, who, command, dry_run, allowed=LIVE, refusal="Run is not active")
     answer = {"message": "Run stopped", "id": run.id, "status": RUN_WORDS[run.state], **ending_of(house, run)}
     return Json(marked(answer, dry_run))
+
+
+def _left(house: House, who: Principal, run_id: str) -> str:
+    """Return what of the run has not ended, for the record of a forced end. Only an admin may know, or ask."""
+    return house.service.stalled_by(seen(house, who, run_id)) if may(who, Act.FORCE) else ""
 
 
 class Again(Making):

@@ -9,17 +9,30 @@ from pydantic import BaseModel, Field
 
 from rota.api.house import House
 from rota.app.errors import Invalid
+from rota.app.force import was_forced
 from rota.app.reserve import said
 from rota.core.grace import kill_at
 from rota.core.run import Run
 
 Now = Annotated[bool, Query(description="Kill the run and all it forked at once, without a polite signal before.")]
+Force = Annotated[
+    bool,
+    Query(
+        description="Admins only. As `now`; where processes of the run have not ended 10 s after SIGKILL, end it on "
+        "record and give its GPUs back although these processes may still use them."
+    ),
+]
 Grace = Annotated[
     float | None,
     Query(
         ge=0, le=86400, description="Until SIGKILL; by default the run's own. Above the policy's cap only for admins."
     ),
 ]
+
+LOOK_FIRST = (
+    "its GPUs are given out again although processes of the run may still use them: look at nvidia-smi, and keep runs "
+    "off the node with `rota nodes drain` until they are gone"
+)
 
 
 class Ending(BaseModel):
@@ -39,7 +52,7 @@ def ending_of(house: House, run: Run) -> dict[str, Any]:
     """Return the fields of `Ending` for a run that was just cancelled."""
     attempt = run.attempt
     if attempt is None or attempt.stop is None:
-        return {"stopping": False, "kill_at": None, "note": ""}
+        return {"stopping": False, "kill_at": None, "note": LOOK_FIRST if was_forced(run) else ""}
     killed_at = kill_at(house.service.policy(), run)
     if killed_at is None or killed_at <= house.service.now():
         note = "is being killed with all it forked; its GPUs are free when its processes are gone"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rota.cli import sweeps
-from rota.cli.connect import FULL_ID, complete, connect, dry_option, for_each, leave, server_option
-from rota.cli.render import in_time
+from rota.cli.connect import FULL_ID, complete, connect, dry_option, for_each, leave, say, server_option
+from rota.cli.render import in_time, plain
 from rota.client.errors import BadAnswer, NotFound
 
 if TYPE_CHECKING:
@@ -19,23 +19,40 @@ if TYPE_CHECKING:
     from rota.client.model.cluster import Job
     from rota.client.sync import Client
 
+FORCED_AFTER_S = 10.5  # the server's 10 s, and what the answer takes
+POLL_S = 0.5
+
 
 @click.command()
 @click.option("--sweep", "sweep_ids", multiple=True, metavar="ID", help="All that waits or runs of a sweep or array.")
 @click.option("--now", is_flag=True, help="Kill what runs, and all it forked, at once and without a polite signal.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="For admins: as --now; what has not ended 10 s later is ended on record, and its GPUs are given back.",
+)
 @dry_option
 @server_option
 @click.argument("run_ids", nargs=-1, metavar="RUN_ID...", shell_complete=complete)
-def command(run_ids: tuple[str, ...], sweep_ids: tuple[str, ...], now: bool, dry_run: bool, server: str) -> None:
+def command(
+    run_ids: tuple[str, ...], sweep_ids: tuple[str, ...], now: bool, force: bool, dry_run: bool, server: str
+) -> None:
     """End runs: waiting ones leave the queue, running ones are asked to end and killed after their grace (--now: at
     once). The id of a sweep or array stands for all of its runs. What waits goes first, so that none starts in the
-    place of another."""
+    place of another.
+
+    --force is for a run whose processes the kernel does not end (`rota explain RUN` names them). They may still use
+    its GPUs, and the next run is started on them: look at nvidia-smi, and drain the node first."""
+    if force and sweep_ids:
+        raise click.UsageError("--force ends single runs: name each of them, not a sweep")
     if not run_ids and not sweep_ids:
         raise click.UsageError("Missing argument 'RUN_ID...', or --sweep ID")
     withdrawn: dict[str, int] = {}  # by sweep: how many of it left the queue before anything that runs was touched
     with connect(server) as client:
 
         def one(run_id: str) -> str:
+            if force:
+                return f"{run_id} {_forced(client, run_id, dry_run)}"
             try:
                 answer = client.cancel(run_id, now=now, dry_run=dry_run)
             except NotFound:
@@ -57,6 +74,23 @@ def command(run_ids: tuple[str, ...], sweep_ids: tuple[str, ...], now: bool, dry
         code = for_each(client, sweep_ids, all_of) or code
         code = for_each(client, (*others, *running), one) or code
     leave(code)
+
+
+def _forced(client: Client, run_id: str, dry_run: bool) -> str:
+    """Kill the run; where it has not ended some time later, have the server end it on record."""
+    answer = client.cancel(run_id, force=True, dry_run=dry_run)
+    if dry_run:
+        return "could be ended by force"
+    if answer.get("stopping"):
+        say(f"{run_id} is being killed; if it has not ended in 10 s, its GPUs are given back all the same (see --help)")
+        until = time.monotonic() + FORCED_AFTER_S
+        while time.monotonic() < until:
+            time.sleep(POLL_S)
+            if client.job(run_id).ended:
+                return "cancelled"
+        answer = client.cancel(run_id, force=True)
+    note = answer.get("note")
+    return f"ended by force: {plain(note)}" if answer.get("status") == "stopped" and note else _done(run_id, answer)
 
 
 def _done(run_id: str, answer: Json) -> str:
