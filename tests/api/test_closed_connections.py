@@ -8,13 +8,14 @@ import gc
 import logging
 import socket
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
 import uvloop
 
 from rota.api import serve
+from rota.api.patient import Patient
 from tests.api.kit import serving
 from tests.api.test_serve import HEAD, UPGRADE, app, web_socket
 
@@ -55,6 +56,16 @@ async def answering(scope: Any, receive: Any, send: Any) -> None:
     await receive()
     await send({"type": "websocket.http.response.start", "status": 401, "headers": []})
     await send({"type": "websocket.http.response.body", "body": b"no"})
+
+
+async def streaming(scope: Any, receive: Any, send: Any) -> None:
+    async def content() -> AsyncGenerator[bytes, None]:
+        yield b"retry: 1000\n\n"
+        await asyncio.sleep(600)
+        yield b"retry: 1000\n\n"
+
+    scope["rota.holds"] = lambda: True
+    await Patient(content())(scope, receive, send)
 
 
 def known(connections: set[Any]) -> dict[str, weakref.ref[Any]]:
@@ -105,6 +116,8 @@ async def story(application: Any, sent: bytes, then: bytes, ending: str) -> list
         pytest.param(app, b"\r\nno request\r\n\r\n", b"", "by the server", id="no request"),
         pytest.param(app, HEAD + b"x: y\r\n" * 300 + b"\r\n", b"", "by the server", id="refused head"),
         pytest.param(failing, GET, b"", "by the server", id="failing"),
+        pytest.param(streaming, GET, b"", "answered", id="stream of events"),
+        pytest.param(streaming, GET, b"", "reset", id="stream of events that is reset"),
         pytest.param(until_gone, GET, b"", "closed", id="closed before the answer"),
         pytest.param(until_gone, GET * 5, b"", "closed", id="closed before several answers"),
         pytest.param(until_gone, HEAD + b"content-length: 9\r\n\r\nx", b"", "reset", id="half a body"),

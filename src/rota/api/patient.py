@@ -33,7 +33,18 @@ class Patient(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._holds = scope["rota.holds"]
         self._hang_up = scope.get("rota.hang_up", _nothing)
-        await super().__call__(scope, receive, send)
+        # By hand: the task group that starlette takes leaves reference cycles, with the connection and the request.
+        telling = asyncio.create_task(self.stream_response(send))
+        listening = asyncio.create_task(self.listen_for_disconnect(receive))
+        try:
+            await asyncio.wait({telling, listening}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            telling.cancel()
+            listening.cancel()
+            ended = await asyncio.gather(telling, listening, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
 
     async def stream_response(self, send: Send) -> None:
         async def soon(message: Message) -> None:
