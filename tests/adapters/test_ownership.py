@@ -56,7 +56,7 @@ def test_usual_directories_are_fit(used: Path, mode: int) -> None:
 
 def test_what_is_not_there_yet_is_fit(tmp_path: Path) -> None:
     assert judge(tmp_path / "a" / "b") is None
-    assert judge(tmp_path / "a", tmp_path / "b" / "rota.db") is None
+    assert judge(tmp_path / "a", tmp_path / "rota.db") is None
 
 
 def test_a_directory_that_others_may_write_to_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
@@ -281,6 +281,35 @@ def test_a_database_of_a_url_is_judged(tmp_path: Path) -> None:
     (shared / "ledger.db-wal").chmod(0o600)
     with offline_tokens(Settings(tmp_path / "data", url)):
         pass
+
+
+def test_the_directory_of_a_database_must_be_there_when_it_is_judged(tmp_path: Path) -> None:
+    """A server does not make it. Where everybody may make directories, another account could, between the judgement and
+    the opening of the database."""
+    missing = tmp_path / "missing"
+    for database in (missing / "x.db", missing / "below" / "x.db"):
+        assert told(tmp_path / "data", database) == (str(missing), f"make it first: mkdir -m 700 {missing}")
+        settings = Settings(tmp_path / "data", f"sqlite:///{database}")
+        with pytest.raises(CannotStart, match=f"--database-url .*{missing} is not there"), offline_tokens(settings):
+            pass
+    assert judge(tmp_path / "new", tmp_path / "new" / "x.db") is None, "a server makes its data directory"
+
+
+def test_the_directory_of_a_database_that_is_away_only_while_it_is_judged_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, look = tmp_path / "there", ownership._facts
+    there.mkdir()
+    there.chmod(0o777)  # as unfit as another account's
+    looks: list[Path] = []
+
+    def away_at_the_second(path: Path) -> os.stat_result | None:
+        looks.append(path)
+        return None if path == there and looks.count(there) == 2 else look(path)
+
+    monkeypatch.setattr(ownership, "_facts", away_at_the_second)
+    assert told(tmp_path / "data", there / "x.db")[0] == str(there)
+    assert looks.count(there) == 2
 
 
 # A group as the system tells it: its name and its members, and which accounts have it as their first.

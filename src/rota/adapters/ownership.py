@@ -51,7 +51,8 @@ class Unfit(NamedTuple):
 def judge(data_dir: Path, database: Path | None = None, uid: int | None = None) -> Unfit | None:
     """Return the first thing that keeps a server of the account `uid` (its own by default) from using `data_dir`, and
     the SQLite file `database` where that lies elsewhere, else the first that is tolerated; None = both are fit. What is
-    not there yet is fit. Raises OSError where something cannot be looked at."""
+    not there yet is fit, but for the directory of `database`: a server does not make it, and another account could.
+    Raises OSError where something cannot be looked at."""
     judge_for = _Judge(os.geteuid() if uid is None else uid)
     tolerated: Unfit | None = None
     for unfit in judge_for.all_of(data_dir.expanduser().absolute(), database):
@@ -74,12 +75,15 @@ class _Judge:
         for name in _names(where):
             yield from self._entry(where, name)
         if database is not None:
-            yield from self._database(database)
+            # a server makes its data directory before it opens a database in there
+            yield from self._database(database, must_exist=database.parent != data_dir)
 
-    def _directory(self, path: Path, *, data: bool = False) -> Iterator[Unfit]:
+    def _directory(self, path: Path, *, data: bool = False, must_exist: bool = False) -> Iterator[Unfit]:
         """The directory itself, the way to which is judged already."""
         facts = _facts(path)
         if facts is None:
+            if must_exist:
+                yield _absent(path)
             return
         if facts.st_uid not in self._trusted:
             yield self._strange(path, facts, everything=data)
@@ -104,10 +108,11 @@ class _Judge:
         if name.startswith("rota.db"):
             yield from self._linked(path, facts)
 
-    def _database(self, path: Path) -> Iterator[Unfit]:
-        where, found = self._reach(path.parent)
+    def _database(self, path: Path, *, must_exist: bool = True) -> Iterator[Unfit]:
+        where, found = self._reach(path.parent, must_exist=must_exist)
         yield from found
-        yield from self._directory(where)  # also with a sticky bit: a new -wal could be anybody's there
+        # also with a sticky bit: a new -wal could be anybody's there
+        yield from self._directory(where, must_exist=must_exist)
         for suffix in COMPANIONS:
             one = where / f"{path.name}{suffix}"
             facts = _facts(one)
@@ -135,9 +140,10 @@ class _Judge:
         elif not writable and self._others_write(path, facts):
             yield Unfit(path, f"can be written to by others (mode {facts.st_mode & 0o7777:o})", _go_w(path))
 
-    def _reach(self, path: Path) -> tuple[Path, list[Unfit]]:
+    def _reach(self, path: Path, *, must_exist: bool = False) -> tuple[Path, list[Unfit]]:
         """Walk from / to `path` as the kernel does. Return where it leads and the directories and links on the way
-        through which another account could lead it elsewhere. The last directory is not judged."""
+        through which another account could lead it elsewhere. The last directory is not judged. `must_exist`: what is
+        absent at any moment is unfit, though it may be there at the next."""
         found: list[Unfit] = []
         here, left, links = Path("/"), list(reversed(path.parts[1:])), 0
         while left:
@@ -148,6 +154,7 @@ class _Judge:
                 continue
             facts = _facts(here / name)
             if facts is None:
+                found += [_absent(here / name)] if must_exist else []
                 return (here / name).joinpath(*reversed(left)), found
             if not stat.S_ISLNK(facts.st_mode):
                 here = here / name
@@ -219,6 +226,10 @@ class _Judge:
             return False
         # some systems put accounts of their own (sync, halt) into root's group
         return gid == ROOT or all(one.pw_uid in self._trusted for one in pwd.getpwall() if one.pw_gid == gid)
+
+
+def _absent(path: Path) -> Unfit:
+    return Unfit(path, "is not there", f"make it first: mkdir -m 700 {_quoted(path)}")
 
 
 def _facts(path: Path) -> os.stat_result | None:
