@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rota.adapters.backends import heard, procs
+from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.shim import Shim
 from tests.backends.helpers import descendants, wait_for
 
@@ -72,6 +73,27 @@ def test_the_limit_holds_while_orphans_end_without_end(shim: Shim, monkeypatch: 
     shim._begun(procs.boottime())
     shim._wait()
     assert (shim.cause, shim.failure) == ("time_limit", signal.SIGKILL)
+
+
+def test_a_log_keeps_its_cap_while_a_killed_process_does_not_end(
+    shim: Shim, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log, give_up = tmp_path / "log", procs.boottime() + 60
+    log.write_bytes(b"x" * (4 << 20))
+    used: list[int] = []
+
+    def reap(shim: Shim) -> bool:
+        used.append(log.stat().st_blocks * 512)
+        return used[-1] > 2 << 20 and procs.boottime() < give_up
+
+    monkeypatch.setattr(Shim, "_reap", reap)
+    monkeypatch.setattr(Shim, "_has_strays", lambda shim: False)
+    monkeypatch.setattr(Shim, "_kill_all", lambda shim: float("inf"))
+    shim.directory = str(tmp_path)
+    shim.cap = LogCap(shim.log, shim.directory, 1 << 20)
+    shim.order = {**ORDER, "checkpoint_dir": None}
+    shim._extinguish()
+    assert used[0] > 2 << 20 >= used[-1]
 
 
 def test_what_a_deep_chain_of_processes_costs_grows_with_its_length_only(monkeypatch: pytest.MonkeyPatch) -> None:

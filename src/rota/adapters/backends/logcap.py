@@ -70,10 +70,10 @@ class LogCap:
             self._tight = tight
             self._set_cap(min(self._most, kept + GROWTH) if tight else self._most)
 
-    def settle(self) -> None:
-        """Bring the log within its cap when nothing writes to it any more."""
-        if self.check() < 1.0:
-            self.check()
+    def settle(self) -> float:
+        """Bring the log within its cap when nothing writes to it any more. Returns as `check` does."""
+        soon = self.check()
+        return soon if soon >= 1.0 else self.check()
 
     def _trim(self, size: int) -> None:
         end = (size - self._cap // 2) // BLOCK * BLOCK

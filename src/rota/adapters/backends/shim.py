@@ -32,6 +32,7 @@ from rota.adapters.backends.pipepump import PipePump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from rota.adapters.backends.confine import Device
@@ -565,8 +566,10 @@ class Shim:
     def _extinguish(self) -> None:
         """Return only when no process of the attempt is left that could run: we are the subreaper of all that it ever
         forked, but for strays."""
-        pause, kill_at = 0.001, 0.0
+        pause, kill_at, look_at = 0.001, 0.0, procs.boottime() + 0.25
         while (self._reap() and not self.over) or self._has_strays():
+            if procs.boottime() >= look_at:  # others may write to the log for as long as one of them does not end
+                look_at = procs.boottime() + self._check_cap(self.cap.check)
             if not self.unreaped or procs.time_awake() >= kill_at:
                 kill_at = self._kill_all()
             signal.sigtimedwait((signal.SIGCHLD,), 0.0 if self.unreaped else pause)
@@ -575,15 +578,20 @@ class Shim:
             self.pump.close()
         if self.pipe is not None:
             self._close_pipe(self.pipe)
-        try:
-            self.cap.settle()
-        except OSError as error:  # the end must be recorded all the same
-            self._note(f"log cap: {error}")
+        self._check_cap(self.cap.settle)
         if self.order["checkpoint_dir"] is not None:
             try:
                 os.rmdir(self.order["checkpoint_dir"])  # most runs leave it empty
             except OSError:
                 pass
+
+    def _check_cap(self, check: Callable[[], float]) -> float:
+        """Bound the log of an attempt that ends. Returns how soon to look again, in seconds."""
+        try:
+            return check()
+        except OSError as error:  # the end must be recorded all the same
+            self._note(f"log cap: {error}")
+            return 60.0
 
     def _close_pipe(self, pipe: PipePump) -> None:
         pipe.finish()
