@@ -143,6 +143,22 @@ def test_an_array_is_one_run_an_index_under_a_cap(lab: Lab) -> None:
     assert lines == [f"{array}_1|COMPLETED", f"{array}_3|COMPLETED", f"{array}_5|COMPLETED", f"{array}_7|CANCELLED"]
 
 
+def test_a_held_array_keeps_its_cap_when_it_is_released(lab: Lab) -> None:
+    array = lab.sbatch("-H", "-a", "0-3%2", "-G1", "--wrap", "sleep 300")
+    assert lab.json("show", array)["parallel"] == 2
+    assert lab.out("release", array) == f"sweep {array} released\n"
+    lab.until_queue(running=2, queued=2)
+    assert lab.json("show", array)["parallel"] == 2
+
+
+def test_a_sweep_that_is_held_says_how_its_cap_is_set(lab: Lab) -> None:
+    said = lab.rota("sweep", "x", "--base", "sleep 300 #", "-p", "a=1..2", "--parallel", "1", "--held", "-q")
+    sweep_id = said.stdout.decode().strip()
+    assert f"rota release --parallel 1 {sweep_id}" in said.stderr.decode()
+    assert lab.out("release", "--parallel", "1", sweep_id) == f"sweep {sweep_id} released\n"
+    lab.until_queue(running=1, queued=1)
+
+
 def test_an_array_that_is_refused_leaves_nothing_behind(lab: Lab) -> None:
     ended = lab.slurm_all("sbatch", "-a", "0-3", "-G99", "--wrap", "true")
     assert (ended.returncode, ended.stdout) == (1, b"")

@@ -41,7 +41,7 @@ def test_a_sweep_is_cancelled_whole_by_either_way_of_naming_it(lab: Lab) -> None
     assert lab.out("cancel", "--sweep", sweep_id) == f"sweep {sweep_id}: nothing of it waits or runs\n"
 
 
-def test_a_sweep_is_released_whole_and_without_a_cap(lab: Lab) -> None:
+def test_a_sweep_is_released_whole_and_keeps_its_cap_until_it_is_lifted(lab: Lab) -> None:
     sweep_id = lab.out(
         "sweep", "x", "--base", "sleep 1000 #", "-p", "a=1..2", "-G", "4", "--parallel", "1", "-q"
     ).strip()
@@ -49,6 +49,8 @@ def test_a_sweep_is_released_whole_and_without_a_cap(lab: Lab) -> None:
     assert lab.out("release", "--dry-run", sweep_id) == f"sweep {sweep_id} could be released\n"
     assert lab.json("show", sweep_id)["parallel"] == 1
     assert lab.out("release", sweep_id) == f"sweep {sweep_id} released\n"
+    assert lab.json("show", sweep_id)["parallel"] == 1
+    assert lab.out("release", "--parallel", "0", sweep_id) == f"sweep {sweep_id} released\n"
     lab.until_queue(running=2, queued=0)
     assert lab.json("show", sweep_id)["parallel"] is None
 

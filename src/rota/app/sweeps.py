@@ -18,7 +18,7 @@ MAX_CAP = 1_000_000
 MAX_CAPS = 10_000  # all of them are one row
 MAX_OF_ONE = 1_000  # of one person with all agents, so that no one has all of them
 FOR_ADMINS = 1_000  # of all, which nobody else gets
-LIFT = "lift one with POST /sweeps/ID/start?parallel=0 or `rota release ID`, or wait until one is over"
+LIFT = "lift one with POST /sweeps/ID/start?parallel=0 or `rota release --parallel 0 ID`, or wait until one is over"
 
 
 def cap_group(desk: Desk, who: Principal, command: CapGroup) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rota.cli import stopping
-from rota.cli.connect import connect, dry_option, emit, json_option, note_ignored, note_left_out, server_option
+from rota.cli.connect import connect, dry_option, emit, json_option, note_ignored, note_left_out, say, server_option
 from rota.cli.render import plain
 from rota.cli.stopping import stopping_options
 from rota.cli.values import Duration, Priority, Where, export_option, parameter, surroundings
@@ -81,6 +81,9 @@ def command(name: str, base_command: str, params: tuple[str, ...], server: str, 
         if options["parallel"] and not options["held"] and not options["dry_run"]:
             client.start_sweep(sweep.id, parallel=options["parallel"])
             sweep = client.sweep(sweep.id)
+        elif options["parallel"] and not options["dry_run"]:
+            let_go = f"rota release --parallel {options['parallel']} {sweep.id}"
+            say(f"note: held runs have no cap yet; let them go with `{let_go}`")
     if options["as_json"]:
         emit(sweep.raw)
     elif options["quiet"]:

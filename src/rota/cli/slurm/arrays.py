@@ -45,6 +45,8 @@ def submit(
     sweep_id = client.do(_group(name))
     made: list[Run] = []
     try:
+        if held and array.cap:  # it stays for when they are released
+            client.do(start_sweep(sweep_id, parallel=array.cap))
         for index in array.indices:
             made.append(client.submit(held=True, **body_of(sweep_id, index), sweep_id=sweep_id))
         if not held:
