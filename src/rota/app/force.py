@@ -23,11 +23,14 @@ def must_be_no_lease(run: Run) -> None:
 
 
 def end_by_force(desk: Desk, who: Principal, run: Run, left: str) -> bool:
-    """End the run on record where it was cancelled and has outlived its SIGKILL by some time. False: not yet."""
+    """End the run on record where it was cancelled and has outlived its SIGKILL by some time. False: not yet. A server
+    that has just started may have sent the SIGKILL only now."""
     attempt = run.attempt
     assert attempt is not None
     stop = attempt.stop
     if stop is None or stop.cause is not Cause.CANCELLED or desk.now < stop.at + stop.grace_s + FORCED_AFTER_S:
+        return False
+    if desk.tick < desk.watched_from + FORCED_AFTER_S:
         return False
     why = f"{FORCED} by {who.name}: {left[:MAX_LEFT] or 'its processes did not end after SIGKILL'}"
     settle_by_force(desk, run, attempt, Exit(Cause.CANCELLED, message=why))

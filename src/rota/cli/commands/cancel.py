@@ -10,7 +10,7 @@ import click
 from rota.cli import sweeps
 from rota.cli.connect import FULL_ID, complete, connect, dry_option, for_each, leave, say, server_option
 from rota.cli.render import in_time, plain
-from rota.client.errors import BadAnswer, NotFound
+from rota.client.errors import BadAnswer, NotFound, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,12 @@ def _forced(client: Client, run_id: str, dry_run: bool) -> str:
             time.sleep(POLL_S)
             if client.job(run_id).ended:
                 return "cancelled"
-        answer = client.cancel(run_id, force=True)
+        try:
+            answer = client.cancel(run_id, force=True)
+        except Refused:
+            if client.job(run_id).ended:  # since the last look
+                return "cancelled"
+            raise
     note = answer.get("note")
     return f"ended by force: {plain(note)}" if answer.get("status") == "stopped" and note else _done(run_id, answer)
 
