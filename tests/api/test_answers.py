@@ -116,14 +116,17 @@ def runs(count: int, command: str = "true") -> list[Run]:
 
 
 def test_the_texts_of_jobs_that_are_kept_are_bounded_in_number(monkeypatch):
-    monkeypatch.setattr(job, "KEPT", 5)
-    jobs, many = Jobs(), runs(20)
+    monkeypatch.setattr(job, "KEPT", 10)
+    jobs, many = Jobs(), runs(40)
+    waiting, active = many[:20], many[20:]
     for _ in range(2):
-        assert [json.loads(text) for text in jobs.many(many)] == [job_of(run) for run in many]
-        assert list(jobs._made) == [run.id for run in many[:5]], "the first are found again the next time"
+        for some in (waiting, active):
+            assert [json.loads(text) for text in jobs.many(some)] == [job_of(run) for run in some]
+        expected = [run.id for run in (*waiting[:5], *active[:5])]
+        assert list(jobs._made) == expected, "the first of both lists are found again the next time"
     for run in many:
         jobs.one(run)
-    assert len(jobs._made) == 5
+    assert len(jobs._made) == 10
 
 
 def test_the_texts_of_jobs_that_are_kept_are_bounded_in_bytes(monkeypatch):
