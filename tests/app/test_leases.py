@@ -30,6 +30,7 @@ from rota.adapters import accounts
 from rota.adapters.clock import ManualClock
 from rota.adapters.processes import LinuxProcesses
 from rota.api.doors import leases as api
+from rota.app import budget
 from rota.app import leases as module
 from rota.app import loop as loop_module
 from rota.app.authz import Principal, Role
@@ -577,6 +578,19 @@ def test_a_job_that_washed_off_its_mark_is_still_no_part_of_nobodys(house):
     with pytest.raises(Conflict, match="to end"):
         house.do(Cancel(lease), MYSELF)
     house.do(EndLease(lease), MYSELF)
+
+
+def test_a_process_of_a_run_leases_with_no_more_than_an_agents_rights(house, person, monkeypatch):
+    monkeypatch.setattr(budget, "SURE_PLACES", 0)
+    inside, outside = house.run(house.running(who=MYSELF)).attempt.pid, person()
+    with_policy(house, max_queue=20)
+    for _ in range(2):  # a tenth of the queue, up to which an agent submits
+        house.submit("true", who=MYSELF, held=True)
+    by_account = Caller(None, os.getuid())
+    for ask_for in (leases(house).try_out, lambda *asked: leases(house).ask(*asked).granted.result(PATIENCE_S)):
+        with pytest.raises(Full, match="the limit is 2 of the 20 places of the queue while an agent submits"):
+            ask_for(by_account, inside, 0)
+    assert leases(house).ask(by_account, outside.pid, 0).granted.result(PATIENCE_S).gpus == ()
 
 
 def test_giving_back_outweighs_a_cancel_in_the_same_breath(house, person):

@@ -216,8 +216,11 @@ class Leases:
             return caller.who, seen
         if not seen.has_account:
             raise Forbidden(NO_ACCOUNT.format(pid=seen.holder.pid, uid=seen.uid), "pid")
+        # A run does not keep who sent it, so a process of any run may be an agent's: as on the unix socket, it has its
+        # account, but not all the powers of that account's person.
+        role = Role.USER if looked.attempt is None else Role.AGENT
         # root asks for somebody: the lease is that one's, and the ledger says who asked
-        return Principal(asked_by or seen.user, Role.USER, acts_for=seen.user if asked_by != seen.user else ""), seen
+        return Principal(asked_by or seen.user, role, acts_for=seen.user if asked_by != seen.user else ""), seen
 
     def _known(self, who: Principal, seen: Seen, gpus: int, key: str) -> _Lease | None:
         """With the lock held: the lease of this key. Refuses who asks for something else, and one too many."""
