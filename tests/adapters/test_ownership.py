@@ -56,6 +56,9 @@ def test_usual_directories_are_fit(used: Path, mode: int) -> None:
 
 def test_what_is_not_there_yet_is_fit(tmp_path: Path) -> None:
     assert judge(tmp_path / "a" / "b") is None
+    unfit = judge(tmp_path / "a" / "b", must_exist=True)
+    assert unfit is not None
+    assert unfit.path == tmp_path / "a"
     assert judge(tmp_path / "a", tmp_path / "rota.db") is None
 
 
@@ -188,7 +191,7 @@ def test_what_is_tolerated_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unfit = ownership.Unfit(tmp_path, "belongs to the account lab", "choose another directory", is_tolerated=True)
-    monkeypatch.setattr(datadir, "judge", lambda where: unfit)
+    monkeypatch.setattr(datadir, "judge", lambda where, **_: unfit)
     for _ in ("the first start makes it", "the next one finds it"):
         caplog.clear()
         open_data_dir(tmp_path / "data").close()
@@ -410,13 +413,85 @@ def test_a_directory_that_is_away_only_while_it_is_judged_is_refused(
     where.mkdir()
     give_away(where)
 
-    def judge_nothing(path: Path) -> ownership.Unfit | None:
+    def judge_nothing(path: Path, *, must_exist: bool = False) -> ownership.Unfit | None:
         where.rename(aside)
-        found = judge(path)
+        found = judge(path, must_exist=must_exist)
         aside.rename(where)
         return found
 
     monkeypatch.setattr(datadir, "judge", judge_nothing)
-    with pytest.raises(DataDirError, match="another account exchanged it"):
+    with pytest.raises(DataDirError, match=f"{where} is not there"):
         open_data_dir(where)
     assert list(where.iterdir()) == []
+
+
+@needs_root
+def test_a_link_to_a_directory_of_roots_that_is_away_while_it_is_judged_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory that is held is root's then, but the path can be made to lead elsewhere at any time."""
+    between, aside, roots = tmp_path / "theirs", tmp_path / "aside", tmp_path / "roots"
+    roots.mkdir()
+    between.mkdir()
+    (between / "data").symlink_to(roots)
+    give_away(between)
+
+    def judge_nothing(path: Path, *, must_exist: bool = False) -> ownership.Unfit | None:
+        between.rename(aside)
+        found = judge(path, must_exist=must_exist)
+        aside.rename(between)
+        return found
+
+    monkeypatch.setattr(datadir, "judge", judge_nothing)
+    with pytest.raises(DataDirError, match=f"{between} is not there"):
+        open_data_dir(between / "data")
+    assert list(roots.iterdir()) == []
+
+
+def test_a_path_that_leads_elsewhere_than_to_the_directory_held_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, other = tmp_path / "data", tmp_path / "other"
+    where.mkdir()
+    other.mkdir()
+
+    def judge_the_other(path: Path, *, must_exist: bool = False) -> ownership.Unfit | None:
+        where.rename(tmp_path / "aside")
+        other.rename(where)
+        return judge(path, must_exist=must_exist)
+
+    monkeypatch.setattr(datadir, "judge", judge_the_other)
+    with pytest.raises(DataDirError, match="another account exchanged it"):
+        open_data_dir(where)
+    assert list(where.iterdir()) == list((tmp_path / "aside").iterdir()) == []
+
+
+@needs_root
+def test_a_directory_on_the_way_that_becomes_a_link_while_it_is_judged_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between, roots, look = tmp_path / "theirs", tmp_path / "roots", ownership._facts
+    (roots / "data").mkdir(parents=True)
+    between.mkdir()
+    give_away(between)
+
+    def exchanged_after(path: Path) -> os.stat_result | None:
+        facts = look(path)
+        if path == between and not between.is_symlink():
+            between.rmdir()
+            between.symlink_to(roots)
+            give_away(between)
+        return facts
+
+    monkeypatch.setattr(ownership, "_facts", exchanged_after)
+    assert told(between / "data")[0] == str(between)
+
+
+def test_what_a_link_of_the_database_leads_to_is_judged_also_while_it_is_absent(used: Path, tmp_path: Path) -> None:
+    theirs, missing = tmp_path / "theirs", tmp_path / "missing"
+    (used / "rota.db").unlink()
+    (used / "rota.db").symlink_to(theirs / "ledger")
+    assert told(used)[0] == str(theirs), "another account could make it"
+    (used / "rota.db").unlink()
+    (used / "rota.db").symlink_to(missing)
+    assert judge(used) is None, "SQLite makes it, in a directory that nobody else writes to"

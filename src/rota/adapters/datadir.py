@@ -73,19 +73,21 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
 
 def _open_lock(where: Path) -> int:
     """Judge the directory and open the lock in it. Where everybody may make directories (/tmp), another account may
-    have made it first, or may take its own away while it is judged and put it back. So the directory is held open, and
-    its owner is asked for there: what belongs to root or to this account, nobody else can exchange."""
+    have made it first, or may take its own away while it is judged and put it back. So it is held open, all of the path
+    must be there while it is judged, and the path must lead to what is held: a way that belongs to root or to this
+    account, nobody else can exchange, so that whatever is opened by the path later is in the directory judged here."""
     directory = os.open(where, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        tolerated = _must_be_fit(where)
-        if os.fstat(directory).st_uid not in (0, os.geteuid()):
+        tolerated = _must_be_fit(where, must_exist=True)
+        held = os.fstat(directory)
+        if held.st_uid not in (0, os.geteuid()) or not os.path.samestat(held, os.stat(where)):
             raise DataDirError(
                 f"cannot use {where} as the data directory: another account exchanged it meanwhile; choose a directory "
                 "below one in which nobody else may write"
             )
         if tolerated is not None:
             log.warning("the data directory %s is as safe as a directory above it: %s", where, tolerated)
-        _must_be_ours(where)
+        _must_be_ours(where, directory)
         # os.open sets O_CLOEXEC: a job that outlives the server must not keep the lock alive
         return os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=directory)
     finally:
@@ -106,17 +108,17 @@ def _make(where: Path, mode: int) -> None:
         where.chmod(mode)  # whatever the umask took away
 
 
-def _must_be_fit(where: Path) -> Unfit | None:
+def _must_be_fit(where: Path, *, must_exist: bool = False) -> Unfit | None:
     """Return what is to be said of it nevertheless."""
-    unfit = judge(where)
+    unfit = judge(where, must_exist=must_exist)
     if unfit is not None and not unfit.is_tolerated:
         raise DataDirError(f"cannot use {where} as the data directory: {unfit}")
     return unfit
 
 
-def _must_be_ours(where: Path) -> None:
+def _must_be_ours(where: Path, directory: int) -> None:
     """A directory that is there keeps its mode, and must be empty or have been used by Rota before."""
-    there = {entry.name for entry in where.iterdir()} - {"rota.sock"}  # systemd makes that before the first start
+    there = set(os.listdir(directory)) - {"rota.sock"}  # systemd makes that before the first start
     if there and not there & {"lock", "rota.db"}:
         raise DataDirError(f"{where} is not empty and no data directory of Rota's; choose another --data-dir")
 

@@ -48,14 +48,17 @@ class Unfit(NamedTuple):
         return f"{self.path} {self.wrong}; {self.mend}"
 
 
-def judge(data_dir: Path, database: Path | None = None, uid: int | None = None) -> Unfit | None:
+def judge(
+    data_dir: Path, database: Path | None = None, uid: int | None = None, *, must_exist: bool = False
+) -> Unfit | None:
     """Return the first thing that keeps a server of the account `uid` (its own by default) from using `data_dir`, and
     the SQLite file `database` where that lies elsewhere, else the first that is tolerated; None = both are fit. What is
     not there yet is fit, but for the directory of `database`: a server does not make it, and another account could.
-    Raises OSError where something cannot be looked at."""
+    `must_exist`: the data directory was made already, so it is unfit where it or a part of the way to it is absent at
+    any moment. Raises OSError where something cannot be looked at."""
     judge_for = _Judge(os.geteuid() if uid is None else uid)
     tolerated: Unfit | None = None
-    for unfit in judge_for.all_of(data_dir.expanduser().absolute(), database):
+    for unfit in judge_for.all_of(data_dir.expanduser().absolute(), database, must_exist=must_exist):
         if not unfit.is_tolerated:
             return unfit
         tolerated = tolerated or unfit
@@ -68,10 +71,10 @@ class _Judge:
         self._trusted = {ROOT, uid}
         self._account = _name(uid)
 
-    def all_of(self, data_dir: Path, database: Path | None) -> Iterator[Unfit]:
-        where, found = self._reach(data_dir)
+    def all_of(self, data_dir: Path, database: Path | None, *, must_exist: bool) -> Iterator[Unfit]:
+        where, found = self._reach(data_dir, must_exist=must_exist)
         yield from found
-        yield from self._directory(where, data=True)
+        yield from self._directory(where, data=True, must_exist=must_exist)
         for name in _names(where):
             yield from self._entry(where, name)
         if database is not None:
@@ -121,12 +124,10 @@ class _Judge:
                 yield from self._linked(one, facts)
 
     def _linked(self, path: Path, facts: os.stat_result) -> Iterator[Unfit]:
-        """The database that a link leads to: SQLite keeps the companions beside the file itself."""
+        """The database that a link leads to, also where that is absent: SQLite would make it. It keeps the companions
+        beside the file itself."""
         if stat.S_ISLNK(facts.st_mode):
-            try:
-                yield from self._database(path.resolve(strict=True))
-            except (FileNotFoundError, NotADirectoryError):
-                return  # opening it will say so
+            yield from self._database(self._reach(path)[0])
 
     def _file(self, path: Path, facts: os.stat_result, *, writable: bool = False) -> Iterator[Unfit]:
         if facts.st_uid not in self._trusted:
@@ -172,7 +173,8 @@ class _Judge:
     def _above(self, path: Path) -> Iterator[Unfit]:
         """A directory on the way. With the sticky bit nobody renames what belongs to others. A person's own server is
         often below a directory that a group shares or that an administrator's account owns: that person trusts them."""
-        facts, tolerated = os.stat(path), self._uid != ROOT
+        # lstat: it was no link a moment ago, but its owner may have put one to a directory of root's in its place
+        facts, tolerated = os.lstat(path), self._uid != ROOT
         # where this user namespace hides the owner, as it hides root, nothing can be said
         if facts.st_uid not in self._trusted and not is_unmapped(facts.st_uid):
             yield self._strange(path, facts, above=True)._replace(is_tolerated=tolerated)
