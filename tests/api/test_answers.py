@@ -18,6 +18,7 @@ from rota.api.render import job
 from rota.api.render.job import Jobs, job_of
 from rota.api.server import guarded
 from rota.app.commands import Pause, Submit
+from rota.app.ports import PAGE_BYTES
 from rota.core.resources import Request
 from rota.core.run import Run, RunState, Spec
 from tests.api.kit import ROOT, serving
@@ -95,6 +96,25 @@ def test_the_lists_of_the_server_are_the_same_in_pieces(house: House, monkeypatc
     assert in_pieces[2][0]["x-next-cursor"] == whole[2][0]["x-next-cursor"]
     assert all("content-length" in headers for headers, _ in whole)
     assert [headers.get("transfer-encoding") for headers, _ in in_pieces[:3]] == ["chunked"] * 3
+
+
+def test_a_page_of_runs_with_long_commands_is_short(house: House) -> None:
+    house.service.do(ROOT, Pause())
+    made = []
+    for number in range(45):
+        spec = Spec(f"run {number}", ("true", "x" * 100_000), "/")
+        made.append(house.service.do(ROOT, Submit(spec, user="ann", held=True)).id)
+
+    async def ask() -> list[tuple[dict[str, str], Any]]:
+        async with serving(guarded(house), house) as (address, _):
+            first = await asyncio.to_thread(fetched, address, "/runs?limit=1000")
+            rest = f"/runs?limit=1000&cursor={first[0]['x-next-cursor']}"
+            return [first, await asyncio.to_thread(fetched, address, rest)]
+
+    first, rest = asyncio.run(ask())
+    assert len(first[1]) == PAGE_BYTES // 100_500
+    assert [run["id"] for run in first[1] + rest[1]] == made[::-1]
+    assert "x-next-cursor" not in rest[0]
 
 
 def fetched(address: tuple[str, int], path: str) -> tuple[dict[str, str], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -226,6 +227,46 @@ def test_filters_and_cursors(store: SqlStore) -> None:
                 before = page[-1].seq
             assert pages == wanted
     assert store.runs(RunFilter(limit=0)) == []
+
+
+def paged(store: SqlStore, limit: int, most_bytes: int, **which: Any) -> list[list[int]]:
+    """The numbers of the runs of each page."""
+    pages: list[list[int]] = []
+    before, more = None, True
+    while more:
+        page, more = store.runs_page(RunFilter(before=before, limit=limit, **which), most_bytes)
+        pages.append([run.seq for run in page])
+        before = page[-1].seq if page else None
+    return pages
+
+
+def test_a_page_of_runs_ends_by_number_or_by_bytes(store: SqlStore) -> None:
+    house = House(store)
+    for n in range(130):
+        house.submit("ann" if n % 2 else "bob", argv=("true", "x" * 10_000))
+    house.commit()
+    everything = list(range(130, 0, -1))
+    assert paged(store, 1000, 1 << 30) == [everything]
+    assert paged(store, 130, 1 << 30) == [everything]
+    assert paged(store, 129, 1 << 30) == [everything[:-1], [1]]
+    assert paged(store, 1000, 1 << 30, user="nobody") == [[]]
+    assert paged(store, 1000, 1) == [[seq] for seq in everything], "a page has at least one run"
+    by_bytes = paged(store, 1000, 655_000)
+    assert [seq for page in by_bytes for seq in page] == everything
+    assert [len(page) for page in by_bytes] == [64, 64, 2]
+    page, more = store.runs_page(RunFilter(limit=3), 655_000)
+    assert (page, more) == (store.runs(RunFilter(limit=3)), True)
+
+
+def test_environments_count_once_for_a_page_of_runs(store: SqlStore) -> None:
+    house = House(store)
+    shared = {"NAME": "x" * 10_000}
+    for _ in range(60):
+        house.submit(env=shared)
+    for n in range(60):
+        house.submit(env={"NAME": f"{n}" + "x" * 10_000})
+    house.commit()
+    assert [len(page) for page in paged(store, 1000, 205_000)] == [20, 20, 20, 60]
 
 
 def test_compaction_keeps_what_is_live(where: str, opener: Opener) -> None:

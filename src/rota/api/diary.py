@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from rota.api.house import House
@@ -45,10 +46,19 @@ def _events(house: House, run_id: str | None, session_id: str | None) -> Sequenc
         return service.events(0, PER_RUN, run_id)[::-1]
     if session_id is None:
         return service.events(max(0, service.view().version - NEWEST_EVENTS), NEWEST_EVENTS)[::-1]
-    newest = service.runs(RunFilter(limit=NEWEST_RUNS))
-    mine = [run for run in newest if run.spec.labels.get("chat_session_id") == session_id]
-    found = [stored for run in mine[:PER_SESSION] for stored in service.events(0, PER_RUN, run.id)]
+    mine = list(islice(_of_session(house, session_id), PER_SESSION))
+    found = [stored for of_session in mine for stored in service.events(0, PER_RUN, of_session)]
     return sorted(found, key=lambda stored: stored.seq, reverse=True)
+
+
+def _of_session(house: House, session_id: str) -> Iterator[str]:
+    """Yield the ids of the session's runs among the newest."""
+    left, before, more = NEWEST_RUNS, None, True
+    while left and more:
+        page, more = house.service.runs_page(RunFilter(before=before, limit=left))
+        yield from [run.id for run in page if run.spec.labels.get("chat_session_id") == session_id]
+        left -= len(page)
+        before = page[-1].seq if page else None
 
 
 def _as_seen(house: House, who: Principal, stored: StoredEvent) -> StoredEvent:

@@ -12,7 +12,7 @@ from threading import Lock
 from rota.app.ports import RunFilter
 from rota.app.service import Service
 from rota.core import events as e
-from rota.core.run import Run, RunState
+from rota.core.run import RunState
 
 PAGE = 1000
 MOST_RUNS = 200_000  # kept in mind, of all sweeps together; who was not asked for longest is forgotten first
@@ -45,7 +45,7 @@ class Groups:
             group = self._groups[name] = _Group()
         rows = self._read(name)
         with self._lock:
-            group.states = {run.id: group.news.get(run.id, run.state) for run in rows}
+            group.states = {run_id: group.news.get(run_id, state) for run_id, state in rows}
             group.states |= {run_id: group.news[run_id] for run_id in self._came_meanwhile(name, group)}
             if self._groups.get(name) is group:  # nothing happened that makes it worthless
                 group.news.clear()
@@ -57,12 +57,13 @@ class Groups:
     def _came_meanwhile(self, name: str, group: _Group) -> list[str]:
         return [run_id for run_id in group.news if self._group_of.get(run_id) == name and run_id not in group.states]
 
-    def _read(self, name: str) -> list[Run]:
-        found: list[Run] = []
-        before: int | None = None
-        while page := self._service.runs(RunFilter(group=name, before=before, limit=PAGE)):
-            found += page
-            before = page[-1].seq
+    def _read(self, name: str) -> list[tuple[str, RunState]]:
+        found: list[tuple[str, RunState]] = []
+        before, more = None, True
+        while more:
+            page, more = self._service.runs_page(RunFilter(group=name, before=before, limit=PAGE))
+            found += [(run.id, run.state) for run in page]
+            before = page[-1].seq if page else None
         return found[::-1]
 
     def _forget(self) -> None:

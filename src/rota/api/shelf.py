@@ -15,12 +15,11 @@ from rota.api.lookups import look_up
 from rota.app.authz import Principal
 from rota.app.commands import Draft, PutRecord
 from rota.app.errors import Conflict
-from rota.app.ports import Record
+from rota.app.ports import PAGE_BYTES, Record
 
 NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
 AT_ONCE = 50  # read and decoded together
 MOST_READ = 10_000  # looked through for one answer, however few of them are wanted
-MOST_BYTES = 4 << 20  # of text in one answer; decoded it takes up to 30 times as much
 
 
 def owner_of(record: Record) -> str:
@@ -56,15 +55,15 @@ class Shelf:
         at_once = min(limit + 1, AT_ONCE)  # more where few of them are wanted
         while read < MOST_READ:
             records = self._house.service.records(
-                kind, parent=parent, before=cursor, limit=at_once, most_bytes=MOST_BYTES
+                kind, parent=parent, before=cursor, limit=at_once, most_bytes=PAGE_BYTES
             )
             for record in records:
                 if self.may_see(record) and wanted(record):
                     size += record.size
-                    if len(found) == limit or (found and size > MOST_BYTES):
+                    if len(found) == limit or (found and size > PAGE_BYTES):
                         return found, found[-1].seq
                     found.append(record)
-            if len(records) < at_once and sum(record.size for record in records) < MOST_BYTES:
+            if len(records) < at_once and sum(record.size for record in records) < PAGE_BYTES:
                 return found, None
             cursor, read, at_once = records[-1].seq, read + len(records), AT_ONCE
         return found, cursor

@@ -318,6 +318,9 @@ class StoredEvent:
     event: Event
 
 
+PAGE_BYTES = 4 << 20  # of text in one page of a list; decoded it takes up to 30 times as much
+
+
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """Newest first. `before` is the seq of the last run seen: the cursor."""
@@ -368,6 +371,10 @@ class Store(Protocol):
     def run(self, run_id: str) -> Run | None: ...
 
     def runs(self, which: RunFilter) -> Sequence[Run]: ...
+
+    def runs_page(self, which: RunFilter, most_bytes: int = PAGE_BYTES) -> tuple[Sequence[Run], bool]:
+        """Return these runs, and whether there are more. They are fewer than the limit where their texts take more than
+        `most_bytes`, but at least one."""
 
     def attempts(self, run_id: str) -> Sequence[PastAttempt]: ...
 

@@ -19,7 +19,7 @@ from rota.app.disk_use import DiskUse
 from rota.app.errors import NoSpace, NotFound, Refused, Unavailable
 from rota.app.loop import Loop, Subscriber
 from rota.app.outlook import Outlook, Prospect
-from rota.app.ports import LogChunk, Record, RunFilter, StoredEvent, StoreError, UserTotal
+from rota.app.ports import PAGE_BYTES, LogChunk, Record, RunFilter, StoredEvent, StoreError, UserTotal
 from rota.app.sampler import Sampler
 from rota.app.tally import Counter, Tally
 from rota.app.trials import Trials
@@ -158,6 +158,9 @@ class Service:
 
     def runs(self, which: RunFilter) -> Sequence[Run]:
         return self._loop.store.runs(which)
+
+    def runs_page(self, which: RunFilter, most_bytes: int = PAGE_BYTES) -> tuple[Sequence[Run], bool]:
+        return self._loop.store.runs_page(which, most_bytes)
 
     def view(self) -> View:
         """Live runs, nodes and switches at one moment, from any thread and at little cost."""

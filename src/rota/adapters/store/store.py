@@ -7,7 +7,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, literal_column, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from rota.adapters.store import rows, runrows
@@ -15,17 +27,28 @@ from rota.adapters.store import schema as s
 from rota.adapters.store.changes import changes
 from rota.adapters.store.checkpoint import pack, replay_onto, unpack
 from rota.adapters.store.database import Database
-from rota.adapters.store.envs import EnvReader, EnvTexts, drop_unused
+from rota.adapters.store.envs import EnvReader, EnvSizes, EnvTexts, drop_unused
 from rota.adapters.store.load import collector_off, load_state
 from rota.adapters.store.sql import Statements
 from rota.adapters.store.writer import Writer, run_many
-from rota.app.ports import Fenced, KeyRecord, Record, RunFilter, StoreBroken, StoredEvent, StoreError, UserTotal
+from rota.app.ports import (
+    PAGE_BYTES,
+    Fenced,
+    KeyRecord,
+    Record,
+    RunFilter,
+    StoreBroken,
+    StoredEvent,
+    StoreError,
+    UserTotal,
+)
 from rota.core.events import Event
 from rota.core.run import ENDED, PastAttempt, Run, RunState
 from rota.core.state import State
 
 MOST = 10_000  # rows in one answer
 DROPPED_AT_ONCE = 5_000  # rows of one table in one compact(): the engine waits for it
+READ_AT_ONCE = 50  # runs of a page: so many may be read that are not in it
 IDS_AT_ONCE = 500  # in one question: databases bound how many parameters it has
 CHECKPOINT_EVERY = 10_000  # events, and more when much is live: packing takes its time then
 
@@ -195,26 +218,22 @@ class SqlStore:
             return None if row is None else runrows.RunReader(EnvReader(connection)).read(row)
 
     def runs(self, which: RunFilter) -> Sequence[Run]:
-        query = select(*(s.runs.c[name] for name in runrows.RUN_COLUMNS))
-        if which.user is not None:
-            query = query.where(s.runs.c.user == rows.to_column(which.user))
-        if which.states:
-            query = query.where(s.runs.c.state.in_(sorted(map(str, which.states))))
-            if which.states <= ENDED:  # in words the partial indices understand
-                query = query.where(s.runs.c.live == 0)
-            elif not which.states & ENDED:
-                query = query.where(s.runs.c.live == 1)
-        if which.group is not None:
-            query = query.where(s.runs.c.grp == rows.to_column(which.group))
-            if which.group:
-                query = query.where(s.runs.c.grp != "")  # as above
-        if which.archived is not None:
-            query = query.where(s.runs.c.archived == literal_column("1" if which.archived else "0"))
-        if which.before is not None:
-            query = query.where(s.runs.c.seq < which.before)
-        query = query.order_by(s.runs.c.seq.desc()).limit(_bounded(which.limit))
+        query = _runs(which).limit(_bounded(which.limit))
         with self._read() as connection:
             return runrows.RunReader(EnvReader(connection)).read_many(connection.execute(query).all())
+
+    def runs_page(self, which: RunFilter, most_bytes: int = PAGE_BYTES) -> tuple[Sequence[Run], bool]:
+        found: list[Run] = []
+        limit, size = _bounded(which.limit), 0
+        with self._read() as connection, connection.execute(_runs(which).limit(limit + 1)) as result:
+            reader, envs = runrows.RunReader(EnvReader(connection)), EnvSizes(connection)
+            for some in result.partitions(READ_AT_ONCE):
+                for at, (row, env) in enumerate(zip(some, envs.of([row.env for row in some]), strict=True)):
+                    size += len(row.spec) + len(row.facts) + env
+                    if len(found) + at == limit or (size > most_bytes and len(found) + at):
+                        return [*found, *reader.read_many(some[:at])], True
+                found += reader.read_many(some)
+        return found, False
 
     def attempts(self, run_id: str) -> Sequence[PastAttempt]:
         a = s.attempts.c
@@ -340,6 +359,27 @@ class SqlStore:
         if self._only_writer is not None:
             self._only_writer.close()
         self._database.close()
+
+
+def _runs(which: RunFilter) -> Select[Any]:
+    query = select(*(s.runs.c[name] for name in runrows.RUN_COLUMNS))
+    if which.user is not None:
+        query = query.where(s.runs.c.user == rows.to_column(which.user))
+    if which.states:
+        query = query.where(s.runs.c.state.in_(sorted(map(str, which.states))))
+        if which.states <= ENDED:  # in words the partial indices understand
+            query = query.where(s.runs.c.live == 0)
+        elif not which.states & ENDED:
+            query = query.where(s.runs.c.live == 1)
+    if which.group is not None:
+        query = query.where(s.runs.c.grp == rows.to_column(which.group))
+        if which.group:
+            query = query.where(s.runs.c.grp != "")  # as above
+    if which.archived is not None:
+        query = query.where(s.runs.c.archived == literal_column("1" if which.archived else "0"))
+    if which.before is not None:
+        query = query.where(s.runs.c.seq < which.before)
+    return query.order_by(s.runs.c.seq.desc())
 
 
 def _bounded(limit: int) -> int:

@@ -53,7 +53,8 @@ def list_runs(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """The header `X-Next-Cursor` is there when there are more: send it as `cursor`."""
+    """The header `X-Next-Cursor` is there when there are more: send it as `cursor`. A page has fewer than `limit` runs
+    where their commands and environments take more than 4 MiB."""
     if user is None and house.only_own(who):
         user = who.owner
     if not house.may_see_of(who, user):
@@ -64,13 +65,12 @@ def list_runs(
         group=sweep_id,
         archived=None if archived else False,
         before=cursor,
-        limit=limit + 1,
+        limit=limit,
     )
-    found = house.service.runs(which)
-    page = found[:limit]
+    page, more = house.service.runs_page(which)
     renderer = Renderer(house, who)
     answer = listed(array_of(dumps(renderer.run(run)) for run in page))
-    if len(found) > limit:
+    if more:
         answer.headers["X-Next-Cursor"] = str(page[-1].seq)
     return answer
 
