@@ -19,7 +19,7 @@ import pytest
 from rota import sock_diag
 from rota.adapters import connections
 from rota.adapters.backends import inside, procs
-from rota.adapters.connections import peer_attempt, peer_uid, uid_at
+from rota.adapters.connections import peer_attempt, peer_shares_pids, peer_uid, uid_at
 from rota.adapters.processes import is_persons
 from tests.backends.helpers import wait_for
 
@@ -412,3 +412,39 @@ def test_accounts_of_persons() -> None:
     assert is_persons("nobody")
     for name in ("root", "no-such-account", "", "a\0b", "\ud800"):
         assert not is_persons(name)
+
+
+class Closing:
+    """A connection as uvloop shows it, which the event loop closes after this many questions."""
+
+    def __init__(self, link: socket.socket, questions: int) -> None:
+        self.family, self._link, self._left = link.family, link, questions
+
+    def fileno(self) -> int:
+        return self._link.fileno() if self._left else -1
+
+    def __getattr__(self, question: str) -> Any:
+        if not self._left:
+            raise ValueError("negative file descriptor")
+        self._left -= 1
+        return getattr(self._link, question)
+
+
+class TestConnectionsThatAreClosedMeanwhile:
+    """A thread asks by the descriptor, which the event loop may give up between any two questions."""
+
+    @pytest.mark.parametrize("questions", range(4))
+    def test_of_a_port(self, line: tuple[socket.socket, socket.socket], questions: int) -> None:
+        closing: Any = Closing(line[1], questions)
+        assert peer_uid(closing) is None
+        assert peer_uid(line[1]) == os.getuid()
+
+    @pytest.mark.parametrize("questions", range(2))
+    def test_of_a_unix_socket(self, questions: int) -> None:
+        ours, caller = socket.socketpair()
+        with ours, caller:
+            closing: list[Any] = [Closing(ours, questions) for _ in range(3)]
+            assert peer_uid(closing[0]) is None
+            assert peer_attempt(closing[1]) == inside.UNKNOWN
+            assert peer_shares_pids(closing[2])
+            assert peer_uid(ours) == os.getuid()

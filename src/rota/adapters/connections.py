@@ -4,6 +4,9 @@ On a unix socket the kernel noted both when the peer connected. The number of a 
 is looked at, so the peer is held by a pidfd meanwhile (SO_PEERPIDFD, Linux 6.5 and later; older kernels have none, and
 there the number is all there is). Of a TCP connection from this machine the account is in the kernel's table of
 sockets.
+
+The event loop may close a connection while a thread asks about it here. Its descriptor is -1 from then on, which uvloop
+answers with a ValueError.
 """
 
 from __future__ import annotations
@@ -32,8 +35,15 @@ def uid_at(near: tuple[str, int], far: tuple[str, int], *, quick: bool = False) 
 def peer_uid(link: socket.socket, *, quick: bool = False) -> int | None:
     """The account at the other end; None = the kernel cannot tell, for it is on another machine, in another network
     namespace, or gone. `quick`: see above. The table is read only where the kernel has no other answer to give."""
-    if link.family == socket.AF_UNIX:
-        return _credentials(link)[1]
+    try:
+        uid = _credentials(link)[1] if link.family == socket.AF_UNIX else _tcp_uid(link, quick)
+    except ValueError:
+        return None
+    # A descriptor that was given up meanwhile may have been another connection's when the kernel was asked.
+    return uid if link.fileno() >= 0 else None
+
+
+def _tcp_uid(link: socket.socket, quick: bool) -> int | None:
     try:
         near, far = link.getpeername()[:2], link.getsockname()[:2]
         uid = uid_at(near, far, quick=True)
@@ -51,7 +61,10 @@ def peer_shares_pids(link: socket.socket) -> bool:
     container: the numbers that it knows are other processes' here. True also where that cannot be told."""
     if link.family != socket.AF_UNIX:
         return True
-    pid = _credentials(link)[0]
+    try:
+        pid = _credentials(link)[0]
+    except ValueError:
+        return True  # the connection is closed: there is nobody whom this could serve
     if pid == 0:
         return False  # it has no number here: its namespace is not below ours
     try:
@@ -66,10 +79,13 @@ def peer_shares_pids(link: socket.socket) -> bool:
 def peer_attempt(link: socket.socket) -> str | None:
     """The attempt that the process at the other end of a unix socket is part of; None = of none; "" = it cannot be told
     of which, or the process is gone."""
-    pid = _credentials(link)[0]
+    try:
+        pid = _credentials(link)[0]
+    except ValueError:
+        return inside.UNKNOWN
     try:
         pidfd = link.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
-    except ProcessLookupError:
+    except (ProcessLookupError, ValueError):  # the process is gone, or the connection is closed
         return inside.UNKNOWN
     except OSError as error:
         procs.must_be_known(error)
