@@ -12,11 +12,12 @@ from rota.api.asked import Extras, compact, gpus_by_default, spec_of, submit_of
 from rota.api.doors.queue import Submission
 from rota.api.doors.reservations import NewReservation
 from rota.api.house import House
-from rota.api.newrun import NewRun
+from rota.api.newrun import NewRun, submit_run
 from rota.api.newsweep import NewSweep, WildSweep
 from rota.api.unknown_fields import OTHER_WORDS, nearest
 from rota.app.authz import Principal, Role
 from rota.app.errors import Invalid
+from rota.app.submit import digest_of
 from rota.core.run import When
 
 ADMIN = Principal("root", Role.ADMIN)
@@ -138,6 +139,25 @@ def test_a_key_in_the_header_wins_over_one_in_the_body(house: House) -> None:
     extras = Extras.model_validate({"idempotency_key": "body"})
     for header, key in (("header", "header"), (None, "body"), ("", "body")):
         assert submit_of(spec(house), ADMIN, "token", extras, user=None, held=True, key=header).key == key
+
+
+def test_a_key_stands_for_the_request_without_what_the_server_filled_in(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest(chat: str | None, **given: Any) -> str:
+        asked = NewRun.model_validate({"name": "a", "command": "true", **given})
+        return digest_of(submit_run(house, ADMIN, "token", asked, group="g", chat=chat, key="k"))
+
+    requests: list[dict[str, Any]] = [
+        {}, {"workdir": "below"}, {"workdir": "/tmp"}, {"workdir": house.workdir}, {"gpu_count": 0}, {"gpu_count": 1},
+        {"chat_session_id": "one"}, {"tags": ["a"]}, {"gpu_count": 1, "workdir": "/tmp", "chat_session_id": "one"},
+    ]  # fmt: skip
+    first = [digest("one", **request) for request in requests]
+    assert len(set(first)) == len(requests), "each is another request"
+    monkeypatch.setattr(house, "workdir", "/elsewhere")
+    monkeypatch.setattr("rota.api.newrun.gpus_by_default", lambda house: 0)
+    for chat in ("two", None):
+        assert [digest(chat, **request) for request in requests] == first
 
 
 def test_a_workspace_goes_with_it_as_a_record(house: House) -> None:

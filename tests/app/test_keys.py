@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,19 @@ def test_a_key_of_an_agent_from_an_older_version_stays_good(house, monkeypatch):
     assert submit_many(house, OF_BOB, "l") != other
     assert house.do(reserve, OF_ANN).id == lent.id
     assert house.do(reserve, OF_BOB).id != lent.id
+
+
+def test_a_key_whose_digest_has_what_the_server_filled_in_stays_good(house):
+    """Older versions kept such digests."""
+    spec = house.spec("true")
+    sent = replace(spec, workdir="")
+    first = house.do(Submit(spec, key="k"), ANN).id
+    assert house.do(Submit(spec, key="k", sent=sent), ANN).id == first
+    (many,) = house.do(SubmitMany((Submit(spec, key="k", sent=sent),)), ANN)
+    assert many.id == first
+    for other in (house.spec("false"), house.spec("true", 2)):
+        with pytest.raises(Conflict, match=first):
+            house.do(Submit(other, key="k", sent=replace(other, workdir="")), ANN)
 
 
 def test_a_key_survives_a_restart(house):

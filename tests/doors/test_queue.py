@@ -211,6 +211,20 @@ def test_the_same_key_is_the_same_job(server: Server) -> None:
     assert server.post("/queue/submit", BODY, headers=[f"Idempotency-Key: {'k' * 501}"]).status == 422
 
 
+def test_a_key_stays_good_when_the_server_starts_in_another_directory(server: Server) -> None:
+    def send() -> tuple[str, str]:
+        job = server.post("/queue/submit", BODY, headers=["Idempotency-Key: k-1"]).ok()
+        run = server.post("/runs", {"name": "a", "command": "true"}, headers=["Idempotency-Key: k-2"]).ok()
+        return job["job_id"], run["id"]
+
+    server.post("/orchestrator/stop").ok()
+    first = send()
+    server.kill()
+    server.argv[server.argv.index("--workdir") + 1] = "/"
+    server.start()
+    assert send() == first
+
+
 def test_a_dry_run_changes_nothing(server: Server) -> None:
     server.post("/orchestrator/stop").ok()
     for _ in range(2):

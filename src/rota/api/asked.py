@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -34,6 +35,7 @@ from rota.core.times import LONGEST_S, seconds
 from rota.core.warning import DEADLY, SIGKILL, SIGTERM, saves
 
 MAX_GPUS = 100_000
+NOT_SENT = -1  # GPUs, in what a key stands for
 MAX_TEXT = 131_072
 MOST_MEMBERS = 25_000  # of what clients keep in their own shape: in memory each is 30 times its text
 
@@ -325,6 +327,23 @@ def submit_of(
         blind=private and who.role is not Role.ADMIN,
         checked=True,
     )
+
+
+def keyed_as_sent(
+    submit: Submit, workdir: str | None, *, gpus: int | None, filled_labels: Collection[str] = ()
+) -> Submit:
+    """Have the key stand for the request as it was sent. What the server filled in by itself (`workdir` and `gpus` that
+    are None, a relative `workdir`, these labels) may be something else when the same request is sent again."""
+    if not submit.key:
+        return submit
+    spec = submit.spec
+    sent = replace(
+        spec,
+        workdir=workdir or "",
+        request=replace(spec.request, gpus=NOT_SENT) if gpus is None else spec.request,
+        labels={name: value for name, value in spec.labels.items() if name not in filled_labels},
+    )
+    return replace(submit, sent=sent)
 
 
 def _dependency(item: str | After) -> Dependency:

@@ -16,6 +16,7 @@ from rota.api.asked import (
     Word,
     compact,
     gpus_by_default,
+    keyed_as_sent,
     spec_of,
     submit_of,
 )
@@ -77,4 +78,6 @@ def submit_run(
         group=group,
     )
     private, held = house.settings.private, not asked.auto_start
-    return submit_of(spec, who, by, asked, user=asked.user, held=held, key=key, private=private)
+    submit = submit_of(spec, who, by, asked, user=asked.user, held=held, key=key, private=private)
+    filled_labels = ("chat_session_id",) if asked.chat_session_id is None else ()
+    return keyed_as_sent(submit, asked.workdir, gpus=asked.gpu_count, filled_labels=filled_labels)

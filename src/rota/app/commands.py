@@ -33,6 +33,7 @@ class Submit:
     checked: bool = False  # a door has seen to it that every field is of its type
     digest: str = ""  # of what was asked for, where it was made outside the writer's turn; see submit.digest_of
     author: Role | None = None  # the role of the one who wrote the command, where the principal only starts it
+    sent: Spec | None = None  # what a key stands for, where the server filled in some of `spec` by itself
 
 
 @dataclass(frozen=True, slots=True)

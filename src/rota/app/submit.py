@@ -117,7 +117,7 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
     authorise(who, Act.SUBMIT, user)
     must_be_text(user=user, key=command.key)
     must_be_visible(user=user)
-    known = _known(desk, who, command.key, digest, ahead)
+    known = _known(desk, who, command, digest, ahead)
     if known is not None:
         return _Ready(command, user, digest, known=known)
     command = _with_shared_env(desk, command)
@@ -191,8 +191,9 @@ def _with_grace(desk: Desk, who: Principal, command: Submit) -> Submit:
     return command if spec.long_grace == granted else replace(command, spec=replace(spec, long_grace=granted))
 
 
-def _known(desk: Desk, who: Principal, key: str, digest: str, ahead: _Ahead) -> Run | None:
+def _known(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahead) -> Run | None:
     """The run this key stands for already."""
+    key = command.key
     if not key:
         return None
     if key in ahead.keys:
@@ -201,7 +202,7 @@ def _known(desk: Desk, who: Principal, key: str, digest: str, ahead: _Ahead) -> 
     known = desk.key(who, key) if ahead.used is None else ahead.used.get(key)
     if known is None:
         return None
-    if known.digest != digest:
+    if known.digest != digest and known.digest != _older_digest(command):
         raise Conflict(f"key {key!r} was used for another request ({known.run_id}); use a new key", "key")
     return desk.any(known.run_id)
 
@@ -243,10 +244,15 @@ def digest_of(command: Submit) -> str:
     """Of what was asked for. Left out where it is not there: a key of last week stays good."""
     if not command.key or command.digest:
         return command.digest
-    parts: list[Any] = [codec.encode(command.spec), command.user, command.held]
+    parts: list[Any] = [codec.encode(command.sent or command.spec), command.user, command.held]
     if command.records:
         parts.append([codec.encode(draft) for draft in command.records])
     return _hash(parts)
+
+
+def _older_digest(command: Submit) -> str | None:
+    """Return the digest that older versions kept, which had in it what the server filled in; None = it is the same."""
+    return None if command.sent is None else digest_of(replace(command, sent=None, digest=""))
 
 
 def _hash(parts: list[Any]) -> str:

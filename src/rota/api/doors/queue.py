@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from rota.api.act import act
 from rota.api.answers import Json, Ready, array_of, dumps, listed
-from rota.api.asked import Body, Count, Extras, Priority, Text, spec_of, submit_of
+from rota.api.asked import Body, Count, Extras, Priority, Text, keyed_as_sent, spec_of, submit_of
 from rota.api.bare import body_of, dry_run_of, key_of, served_by, switch_of
 from rota.api.depends import Caller, DryRun, HouseDep, Key, Strict, seen
 from rota.api.dry import IGNORED, marked
@@ -119,6 +119,7 @@ async def take(request: Request) -> Response:
             max_waiting=house.settings.queue_capacity,
             private=house.settings.private,
         )
+        command = keyed_as_sent(command, None, gpus=asked.gpu_count)
         run: Run = await act(house, who, command, dry_run)
     except (Invalid, Full) as error:
         refuse_in_their_words(error)
