@@ -55,7 +55,7 @@ def sent_of(parts: Parts) -> tuple[dict[bytes, bytes], bytes, list[int]]:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    asyncio.run(listed(array_of(parts))({"type": "http", "method": "GET"}, receive, send))
+    asyncio.run(listed(array_of(parts))({"type": "http", "method": "GET", "rota.holds": lambda: True}, receive, send))
     return headers, bytes(body), ahead
 
 

@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from rota.api import serve
+from rota.api.answers import WHOLE, listed
 from rota.api.patient import Patient
 from tests.api.kit import serving
 from tests.api.test_serve import HEAD, UPGRADE, app, web_socket
@@ -68,6 +69,11 @@ async def streaming(scope: Any, receive: Any, send: Any) -> None:
     await Patient(content())(scope, receive, send)
 
 
+async def listing(scope: Any, receive: Any, send: Any) -> None:
+    scope["rota.holds"] = lambda: True
+    await listed(b"x" * 1000 for _ in range(4 * WHOLE // 1000))(scope, receive, send)
+
+
 def known(connections: set[Any]) -> dict[str, weakref.ref[Any]]:
     """Weak references to each connection and to the objects that it refers to."""
     found = dict[str, weakref.ref[Any]]()
@@ -118,6 +124,8 @@ async def story(application: Any, sent: bytes, then: bytes, ending: str) -> list
         pytest.param(failing, GET, b"", "by the server", id="failing"),
         pytest.param(streaming, GET, b"", "answered", id="stream of events"),
         pytest.param(streaming, GET, b"", "reset", id="stream of events that is reset"),
+        pytest.param(listing, GET, b"", "answered", id="long list"),
+        pytest.param(listing, GET, b"", "reset", id="long list that is reset"),
         pytest.param(until_gone, GET, b"", "closed", id="closed before the answer"),
         pytest.param(until_gone, GET * 5, b"", "closed", id="closed before several answers"),
         pytest.param(until_gone, HEAD + b"content-length: 9\r\n\r\nx", b"", "reset", id="half a body"),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
+from rota.api.patient import Patient
 from rota.core.nesting import MAX_KEPT
 
 # A stored document's (see core.nesting), with what is put around it: far fewer than Python has frames for.
@@ -43,7 +45,7 @@ def listed(parts: Iterable[bytes]) -> Response:
         begun.append(piece)
         size += len(piece)
         if size > WHOLE:
-            return StreamingResponse(chain(_emptied(begun), pieces), media_type="application/json")
+            return Patient(_in_threads(chain(_emptied(begun), pieces)), "application/json")
     return Ready(b"".join(begun))
 
 
@@ -69,6 +71,14 @@ def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
             kept, size = [], 0
     if kept:
         yield b"".join(kept)
+
+
+async def _in_threads(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Make each piece in a thread: it takes time that the event loop does not have. The threads are not starlette's:
+    a wait for one of those that is cancelled leaves a reference cycle."""
+    loop = asyncio.get_running_loop()
+    while (piece := await loop.run_in_executor(None, next, pieces, None)) is not None:
+        yield piece
 
 
 def _emptied(pieces: deque[bytes]) -> Iterator[bytes]:

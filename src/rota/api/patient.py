@@ -1,4 +1,4 @@
-"""Server-sent events to somebody who may stop reading, or stop being welcome: then the stream ends.
+"""Server-sent events, and long lists, to somebody who may stop reading, or stop being welcome: then the stream ends.
 
 A client that takes nothing at all for a while is hung up on: what it has not read would else stay in memory for as long
 as it keeps the line open. One whose token was revoked, or has expired, is told nothing more. Both may come back with
@@ -24,8 +24,8 @@ class Patient(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, content: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(content)
+    def __init__(self, content: AsyncGenerator[bytes, None], media_type: str | None = None) -> None:
+        super().__init__(content, media_type=media_type)
         self._content = content
         self._holds: Callable[[], bool]
         self._hang_up: Callable[[], None]
