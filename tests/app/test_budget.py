@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -141,6 +142,30 @@ def test_equal_environments_are_one_object_and_counted_once(bounded: House) -> N
     turned = dict(reversed(ENV.items()))
     run_id = bounded.submit("true", held=True, env=turned)
     assert list(bounded.run(run_id).spec.env) == list(turned), "shown in the order it was given in"
+
+
+def test_short_words_and_variables_count_as_what_they_take_in_memory(bounded: House) -> None:
+    """Of a short string the text is the least part."""
+    words = tuple(f"{n:x}" for n in range(4000))
+    bounded.do(Submit(replace(bounded.spec("true"), argv=("true", *words)), held=True), ANN)
+    assert used(bounded) > sum(map(sys.getsizeof, words))
+    for n in range(2):
+        bounded.submit("true", held=True, env={f"V{n}_{name}": "x" for name in words[:1000]})
+    before = used(bounded)
+    bounded.submit("true", held=True, env={f"V{1}_{name}": "x" for name in words[:1000]})
+    assert used(bounded) < before + 1000, "an environment counts once"
+    bounded.submit("true", held=True, env={f"V2_{name}": "x" for name in words[:1000]})
+    assert used(bounded) > before + 100_000
+    with pytest.raises(Full, match="cancel some"):
+        for _ in range(4):
+            bounded.do(Submit(replace(bounded.spec("true"), argv=("true", *words)), held=True), ANN)
+
+
+def test_the_bound_of_one_command_is_for_texts(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand runs with 30 short words each fit into it."""
+    monkeypatch.setattr(budget, "MAX_MANY_BYTES", MAX_MANY_BYTES // 100)
+    one = Submit(replace(house.spec("true"), argv=("true", *["--option"] * 30)), held=True)
+    assert len(house.do(SubmitMany((one,) * 100), ANN)) == 100
 
 
 @pytest.mark.parametrize("what", ["command", "records"])

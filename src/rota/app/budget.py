@@ -1,6 +1,6 @@
 """How much of the server's memory, disk and queue one person may take. Admins have no budget.
 
-Two bounds are measured in the bytes of specs and documents as the ledger stores them:
+Two bounds are measured in the bytes of specs and documents, with WORD_BYTES for each word of a command line besides:
 
 - live: the specs of a person's runs that have not ended. They lie in memory, and every start of the server reads them.
 - ledger: what a person's commands have added to the ledger, which keeps it for months. The amount drains at the rate of

@@ -27,7 +27,7 @@ from rota.core.expect import expect
 from rota.core.filler import as_filler
 from rota.core.run import ENDED, Dependency, Run, satisfied
 from rota.core.times import told
-from rota.core.weight import Weights
+from rota.core.weight import WORD_BYTES, Weights
 
 MAX_MANY = 10_000
 
@@ -74,7 +74,8 @@ def submit_many(desk: Desk, who: Principal, command: SubmitMany) -> list[Run]:
     weights = Weights()
     ahead = _Ahead(weights=weights, used=used)
     ready = [_check(desk, who, one, digest_of(one), ahead) for one in command.submits]
-    must_fit_one_command(command, sum(weights.by_user.values()))
+    words = sum(len(one.spec.argv) for one in command.submits)  # this bound is for what is written, not for memory
+    must_fit_one_command(command, sum(weights.by_user.values()) - WORD_BYTES * words)
     known = [one.known for one in ready if one.known is not None]
     if known and len(known) == len(ready):
         return known

@@ -16,6 +16,9 @@ from rota.core.run import Run, Spec
 
 # What a row takes besides the texts of its spec; a run is never free, however short its command.
 ROW_BYTES = 64
+# What a word of a command line, and each half of a pair, takes in memory besides its text: a string has a head of 50
+# bytes, and a place in its tuple or dict. Ten thousand words of three letters take 600 KB, not 30.
+WORD_BYTES = 60
 
 
 class Weights:
@@ -99,15 +102,15 @@ class Weights:
 
 
 def own_bytes(spec: Spec) -> int:
-    """The bytes of a spec without its environment, about as the store writes them."""
-    size = ROW_BYTES + text_bytes("".join((spec.name, spec.workdir, *spec.argv)))
+    """The bytes of a spec without its environment, about as it lies in memory."""
+    size = ROW_BYTES + WORD_BYTES * len(spec.argv) + text_bytes("".join((spec.name, spec.workdir, *spec.argv)))
     if spec.replaced is not None:
         size += text_bytes(spec.replaced.command + spec.replaced.workdir)
     return size + pairs_bytes(spec.labels) if spec.labels else size
 
 
 def pairs_bytes(pairs: Mapping[str, str]) -> int:
-    return text_bytes("".join((*pairs, *pairs.values())))
+    return 2 * WORD_BYTES * len(pairs) + text_bytes("".join((*pairs, *pairs.values())))
 
 
 def text_bytes(text: str) -> int:
