@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -199,6 +200,25 @@ def test_a_stuck_run_is_named_given_up_and_stays_so(build: Build, hold: Hold) ->
     assert house.run(run_id) == ended
     assert [each.exit for each in house.store.attempts(run_id)] == [ended.past[-1].exit]
     assert house.run(waiting).state is RunState.RUNNING
+
+
+def test_a_process_that_outlives_the_first_of_its_run_is_named(build: Build, hold: Hold) -> None:
+    house = build(1, 2).open()
+    run_id = house.in_state(house.submit("sleep 100000 | sleep 100001", 2), RunState.RUNNING)
+    first = house.run(run_id).attempt
+    assert first is not None and first.pid is not None
+    shell = first.pid
+
+    def writers() -> list[int]:
+        return [each for each in procs.children(shell) if cmdline(each) == b"sleep\x00100000\x00"]
+
+    (pid,) = until(writers, "the first of the two")
+    holder = hold(pid, 1)
+    os.kill(shell, signal.SIGKILL)  # nobody stops the run: its first process ends, and then the rest is killed
+    told = until(lambda: [one.text for one in house.rota.explain(run_id).reasons if one.code == "stalled"], "named")
+    assert f"process {pid} (sleep)" in told[0] and "does not end after SIGKILL: it waits in the kernel (" in told[0]
+    holder.kill()
+    assert house.wait(run_id).state is RunState.FAILED
 
 
 def test_a_supervisor_that_waits_for_the_lock_of_the_output_is_seen(hold: Hold, tmp_path: Path) -> None:

@@ -208,10 +208,13 @@ class LocalBackend:
         return ""
 
     def _stuck(self, name: str, shim: int | None) -> str:
-        """Name what is left of an attempt some seconds after a stop was to have killed it."""
-        where = f"{records.attempt_dir(self._root, name)}/stop"
+        """Name what is left of an attempt some seconds after a stop was to have killed it, or after its supervisor did
+        so by itself, at a time limit or at the end of its first process."""
+        directory = records.attempt_dir(self._root, name)
+        where = f"{directory}/stop"
         grace_s: Any = (records.read(where) or {}).get("grace_s")
-        if not records.is_number(grace_s) or time.time() < os.stat(where).st_mtime + grace_s + stuck.AFTER_S:
+        stopped = records.is_number(grace_s) and time.time() >= os.stat(where).st_mtime + grace_s + stuck.AFTER_S
+        if not stopped and not os.path.exists(f"{directory}/stuck"):
             return ""
         return "; ".join(stuck.described(claims.processes(self._root, name, shim)).values())
 

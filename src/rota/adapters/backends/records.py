@@ -3,6 +3,7 @@
     attempts/<id>/lock     held (flock) by the supervisor for the attempt's whole life; says who, which boot and cgroup
     attempts/<id>/pid      once the tasks exist, before any of them runs the command
     attempts/<id>/stop     an order to end, written by the server
+    attempts/<id>/stuck    what did not end some seconds after SIGKILL, written by the supervisor
     attempts/<id>/exit     the end; final. Written only when no process of the attempt lives
     attempts/<id>/.exit    the file that becomes `exit`: made and allocated with the claim, so that an end needs no room
     attempts/<id>/log      what it printed;  `dropped` says which bytes the log cap took out of the middle

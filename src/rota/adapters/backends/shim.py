@@ -514,10 +514,19 @@ class Shim:
         """Name those that wait in the kernel, once each, however often what they wait for changes."""
         more = stuck.MAX_NAMED - len(self.stuck)
         found = [pid for pid in left if pid not in self.stuck and stuck.waits(pid)][:more] if more else []
+        if found and not self.stuck:
+            self._record_stuck(found)
         self.stuck.update(found)
         run_id = self.id.partition("-")[0]
         admin = f"an admin gives the GPUs back with rota cancel --force {run_id}"
         self._tell_each([f"{text}; {admin}" for text in stuck.described(found).values()])
+
+    def _record_stuck(self, found: list[int]) -> None:
+        """Record that its kill is some seconds ago: where nobody ordered a stop the server knows of none."""
+        try:
+            records.publish(".", self.directory, "stuck", records.dump({"pids": found}))
+        except OSError as error:
+            self._note_failed("record what does not end", error)
 
     def _tell_each(self, texts: list[str]) -> None:
         """Say who kept it from ending, once each."""
