@@ -1,4 +1,4 @@
-"""A token goes only to a server of an account that may see it: whoever holds the port while the server is down gets
+"""A request goes only to a server of an account that may see it: whoever holds the port while the server is down gets
 nothing. Real listeners of a second account."""
 
 from __future__ import annotations
@@ -137,6 +137,51 @@ def test_no_token_for_a_stranger_who_holds_the_port(way: Callable[[str], None], 
         assert "rota_" not in found.got()
 
 
+def submitting(url: str) -> None:
+    with Client(url, "", tries=1, answer_s=5.0) as client:
+        client.submit(["true"], env={"HF_TOKEN": SECRET}, inherit=False)
+
+
+def asynchronously_submitting(url: str) -> None:
+    async def ask() -> None:
+        async with AsyncClient(url, "", tries=1, answer_s=5.0) as client:
+            await client.submit(["true"], env={"HF_TOKEN": SECRET}, inherit=False)
+
+    asyncio.run(ask())
+
+
+def reading(url: str) -> None:
+    with Client(url, "", tries=1, answer_s=5.0) as client:
+        client.queue()
+
+
+@pytest.mark.parametrize("way", [submitting, asynchronously_submitting, reading])
+def test_nor_anything_else_without_a_token(
+    way: Callable[[str], None], lookup: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run has its person's secrets in its environment, and an answer of a stranger must not pass for the server's."""
+    with thief() as found:
+        for _ in range(2):
+            with pytest.raises(Untrusted, match=r"held by the account uid54321.*request was not sent"):
+                way(found.url)
+        assert found.got() == ""
+    with thief() as found, monkeypatch.context() as patched:
+        patched.setenv("ROTA_SERVER_ACCOUNT", "54321")
+        with pytest.raises(RotaError, match="answers"):
+            way(found.url)
+        assert (SECRET in found.got()) == (way is not reading)
+
+
+def test_root_may_use_the_unix_socket_of_a_person_without_a_token(tmp_path: Path) -> None:
+    """It was named, and is in a directory of that person's server, which knows root by the socket."""
+    where = f"/tmp/rota-trust-{os.getpid()}.sock"
+    try:
+        with thief("AF_UNIX", where) as found, pytest.raises(RotaError, match="answers"):
+            reading(found.url)
+    finally:
+        Path(where).unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize(
     ("family", "where", "accepts"),
     [
@@ -199,16 +244,15 @@ def test_who_runs_the_server_can_be_said_once(tmp_path: Path, monkeypatch: pytes
         assert found.got().count(SECRET) == 1
 
 
-def test_one_s_own_server_and_whoever_is_asked_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_s_own_server_with_a_token_and_without() -> None:
     """An ssh tunnel is one's own process, too."""
     with stub(lambda asked: ok({"status": "ok"})) as own:
         blocking(own.url)
         asynchronous(own.url)
         assert [asked.headers["x-auth-token"] for asked in own.asked] == [SECRET] * 2
-    with thief() as found:
-        with Client(found.url, tries=1) as client, pytest.raises(RotaError, match="answers"):
-            client.health()
-        assert "GET" in found.got()
+    with stub(lambda asked: ok({"status": "ok"})) as own, Client(own.url, "") as client:
+        client.health()
+        assert ["x-auth-token" in asked.headers for asked in own.asked] == [False]
 
 
 def test_where_the_kernel_says_nothing_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,3 +441,26 @@ def test_an_account_that_is_given_at_login_is_remembered(tmp_path: Path) -> None
             )
             assert "held by" not in done.stderr, done
         assert SECRET in found.got()
+
+
+def test_an_account_can_be_given_at_login_without_a_token(tmp_path: Path) -> None:
+    with thief() as found:
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ROTA_URL": found.url, "HF_TOKEN": SECRET}
+        env["PYTHONPATH"] = str(Path(trust.__file__).parents[2])
+
+        def rota(*words: str) -> subprocess.CompletedProcess[str]:
+            program = [sys.executable, "-c", "from rota.cli.start import main; main()", *words]
+            return subprocess.run(
+                program, env=env, capture_output=True, text=True, check=False, cwd=tmp_path, stdin=subprocess.DEVNULL
+            )
+
+        refused = rota("submit", "-G", "1", "--", "true")
+        assert refused.returncode == 69
+        assert "held by the account uid54321" in refused.stderr
+        kept = rota("login", "--server-account", "54321")
+        assert kept.returncode == 0, kept
+        assert "only the server's account" in kept.stderr
+        assert not list(tmp_path.rglob("token"))
+        assert rota("login").returncode == 2, "without an account it needs a token"
+        assert "held by" not in rota("queue").stderr
+        assert SECRET not in found.got()

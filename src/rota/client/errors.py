@@ -2,7 +2,7 @@
 
 RotaError
 ├── Unreachable        nobody answered: refused, timed out, cut off
-├── Untrusted          somebody listens there who may not see the token; nothing was sent
+├── Untrusted          somebody listens there who may not see the token or the run; nothing was sent
 ├── BadAnswer          somebody answered, but not as a Rota server does
 └── Refused            the server said no: status, detail, field
     ├── Unauthorised   401: who are you?
@@ -39,7 +39,7 @@ class Unreachable(RotaError):
 
 
 class Untrusted(RotaError):
-    """The address is held by an account that no token is for. Nothing was sent."""
+    """The address is held by an account that neither tokens nor runs are for. Nothing was sent."""
 
 
 class BadAnswer(RotaError):

@@ -1,13 +1,14 @@
-"""May the token be shown to whoever answers at this address?
+"""May whoever answers at this address be sent a token, or a run with its environment?
 
-A port of this machine is anybody's while its server is down: another account could listen there and collect tokens. So
-before a token goes out over an unencrypted connection to this machine, the kernel is asked whose socket is at the other
+A port of this machine is anybody's while its server is down: another account could listen there, collect tokens and the
+secrets in the environments of runs, and acknowledge runs that are nowhere. So before a request goes out over an
+unencrypted connection to this machine, or a token to a unix socket, the kernel is asked whose socket is at the other
 end. It must be root's, one's own (an ssh tunnel is), the system account `rota`, or that of an account that was named
 (ROTA_SERVER_ACCOUNT, or `rota login --server-account`; by an admin for everybody: /etc/rota/server-account). Under
 https the certificate answers the question; of another machine's sockets this kernel knows nothing.
 
 In a user namespace (Apptainer, bubblewrap, a rootless container on the host's network) the kernel shows every account
-that has no number there as the overflow number, root as well. It then says nothing of the other end, so the token is
+that has no number there as the overflow number, root as well. It then says nothing of the other end, so all is
 sent, as it is to other machines: nobody else can put this process into such a namespace.
 """
 
@@ -33,7 +34,7 @@ MAX_FILE = 4096
 
 
 def must_be_trusted(address: Address, link: Any, env: Mapping[str, str] | None = None) -> None:
-    """Raise Untrusted where the socket at the other end of `link` belongs to an account that no token is for."""
+    """Raise Untrusted where the socket at the other end of `link` belongs to an account that nothing is for."""
     env = os.environ if env is None else env
     if address.tls:
         return
@@ -43,7 +44,7 @@ def must_be_trusted(address: Address, link: Any, env: Mapping[str, str] | None =
     name = _name(uid)
     said = name or str(uid)
     raise Untrusted(
-        f"{address} is held by the account {name or f'uid{uid}'}, which is neither root nor yours, so your token was "
+        f"{address} is held by the account {name or f'uid{uid}'}, which is neither root nor yours, so your request was "
         f"not sent there; if that account runs your Rota server, say so once: `rota login --server-account {said}`, or "
         f"{VARIABLE}={said}, or an admin for everybody in {SYSTEM_FILE}; else the "
         f"server is down and somebody else has its port: tell your admin"

@@ -44,7 +44,8 @@ def command(
 
     With --link nothing is stored: it prints a link that logs a browser in as you, who are known already.
 
-    A token is sent only to a server of root, of yours, or of the account that --server-account has named.
+    A port of this machine is only used where root, you, or the account that --server-account has named listens there,
+    and a token goes to no other's unix socket. With --server-account the token may be left out.
     """
     if server_account:
         _keep_account(server_account)
@@ -53,7 +54,7 @@ def command(
             raise click.UsageError("--link takes no TOKEN; --token-id goes with --link")
         _print_link(server, token_id)
         return
-    _keep(token, from_stdin, no_check, server)
+    _keep(token, from_stdin, no_check, server, needs_one=not server_account)
 
 
 def _print_link(server: str, token_id: str) -> None:
@@ -89,10 +90,13 @@ def _own(client: Client) -> str:
     sys.exit(REFUSED)
 
 
-def _keep(token: str, from_stdin: bool, no_check: bool, server: str) -> None:
+def _keep(token: str, from_stdin: bool, no_check: bool, server: str, *, needs_one: bool) -> None:
     from rota.client.address import token_file
 
-    token, source = _given(token, from_stdin)
+    token, source = _given(token, from_stdin, needs_one)
+    if not token and not needs_one:
+        say("no token was given: only the server's account is kept")
+        return
     if not token or len(token) > MAX_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         say("that is no token; one looks like rota_... and is made with: rota token create --user NAME")
         sys.exit(USAGE)
@@ -135,13 +139,14 @@ def _keep_account(name: str) -> None:
     os.environ.pop("ROTA_SERVER_ACCOUNT", None)  # what is said now is meant, in this call too
 
 
-def _given(token: str, from_stdin: bool) -> tuple[str, str]:
+def _given(token: str, from_stdin: bool, needs_one: bool) -> tuple[str, str]:
     """The token, and how it came here. Without a terminal nobody can be asked, and it comes through the pipe."""
     if from_stdin or (not token and (sys.stdin is None or not sys.stdin.isatty())):
         return (sys.stdin.read(MAX_TOKEN + 1) if sys.stdin is not None else "").strip(), "from stdin"
     if token:
         return token, "on the command line"
-    return click.prompt("Token", hide_input=True, err=True).strip(), "that was typed"
+    default = None if needs_one else ""
+    return click.prompt("Token", default, hide_input=True, show_default=False, err=True).strip(), "that was typed"
 
 
 def store(path: str, token: str) -> None:
