@@ -22,6 +22,15 @@ RUN = (*PROGRAM, "run")
 LIVE = "ready,queued,launching,running"
 
 
+class _Process(subprocess.Popen[bytes]):
+    """Is killed where a test fails beside it: its end would be waited for, and the failure told by a time-out."""
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *rest)
+
+
 def tool(name: str) -> tuple[str, ...]:
     """One of Slurm's names, as its shim starts it."""
     return sys.executable, "-m", f"rota.cli.slurm.{name}"
@@ -95,7 +104,7 @@ class Lab:
     # -- any process ------------------------------------------------------------------------------------------------
     def start(self, *argv: str | bytes, **more: Any) -> subprocess.Popen[bytes]:
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(argv, **{"env": self.env, "cwd": self.home, **pipes, **more})
+        process = _Process(argv, **{"env": self.env, "cwd": self.home, **pipes, **more})
         self._started.append(process)
         return process
 

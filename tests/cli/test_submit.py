@@ -92,8 +92,9 @@ def test_ctrl_c_takes_a_waiting_run_out_of_the_queue(lab: Lab) -> None:
     lab.submit("-G", "8", "--", "sleep", "1000")
     with lab.popen("submit", "-G", "4", "--wait", "--", "true") as process:
         assert process.stderr is not None
-        run_id = process.stderr.readline().decode().split()[-1]
-        assert b"queued: position 1" in process.stderr.readline()
+        first, second = process.stderr.readline(), process.stderr.readline()
+        assert b"queued: position 1" in second, (first, second)
+        run_id = first.decode().split()[-1]
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read().decode()
         assert process.wait(PATIENCE_S) == 75, rest
