@@ -60,6 +60,9 @@ def test_nobody_but_an_admin_is_root():
 def test_who_has_no_account_may_be_lent_one():
     assert of_root("lent").choose(GUEST, None) == "lent"
     assert of_root("lent").choose(ME, None) == "me", "one's own comes first"
+    for who in (ME, ROBOT):
+        with pytest.raises(Forbidden, match="may run as me, not as 'lent'"):
+            of_root("lent").choose(who, "lent")  # runs of others have it
 
 
 def test_elsewhere_there_is_one_account_for_all():

@@ -33,6 +33,7 @@ from rota.api.doors import leases as api
 from rota.app import budget
 from rota.app import leases as module
 from rota.app import loop as loop_module
+from rota.app.accounts import Accounts
 from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, EndLease, Hold, Pause, Rerun, Resume, Submit, Withdraw
 from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Unavailable
@@ -591,6 +592,19 @@ def test_a_process_of_a_run_leases_with_no_more_than_an_agents_rights(house, per
         with pytest.raises(Full, match="the limit is 2 of the 20 places of the queue while an agent submits"):
             ask_for(by_account, inside, 0)
     assert leases(house).ask(by_account, outside.pid, 0).granted.result(PATIENCE_S).gpus == ()
+
+
+def test_a_run_with_an_account_that_people_share_leases_with_a_token_alone(house, person, monkeypatch):
+    inside, outside = house.run(house.running(who=MYSELF)).attempt.pid, person()
+    name = house.parts.processes.account(os.getuid()).name
+    monkeypatch.setattr(type(house.rota), "accounts", property(lambda _: Accounts(root=True, own="other", run_as=name)))
+    by_account = Caller(None, os.getuid())
+    for ask_for in (leases(house).try_out, leases(house).ask):
+        with pytest.raises(Forbidden, match=f"with the account {name}, which runs of several") as no:
+            ask_for(by_account, inside, 0)
+        assert no.value.field == "pid"
+    assert leases(house).ask(by_account, outside.pid, 0).granted.result(PATIENCE_S).gpus == ()
+    assert leases(house).ask(Caller(MYSELF, os.getuid()), inside, 0).granted.result(PATIENCE_S).gpus == ()
 
 
 def test_giving_back_outweighs_a_cancel_in_the_same_breath(house, person):

@@ -71,7 +71,8 @@ class Accounts:
         return found
 
     def _found(self, owner: str) -> list[str]:
-        return [name for name in (owner, self.run_as) if name and self.is_persons(name)]
+        """Return the person's own account; `run_as` is only for those who have none: runs of others have it, too."""
+        return [name for name in (owner, self.run_as) if name and self.is_persons(name)][:1]
 
 
 ONE_FOR_ALL = Accounts()  # of a server that is not root

@@ -50,6 +50,10 @@ NO_ACCOUNT = (
     "process {pid} has the user id {uid}, which no account of this machine has, so its GPUs would be nobody's; show a "
     "token (header X-Auth-Token), and the lease is its owner's"
 )
+SHARED = (
+    "process {pid} is part of a run with the account {account}, which runs of several people have (--run-as), so whose "
+    "its GPUs would be is not known; show a token (header X-Auth-Token), and the lease is its owner's"
+)
 NOT_TO_END = -1  # a holder that is not its owner's
 
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
@@ -216,6 +220,8 @@ class Leases:
             return caller.who, seen
         if not seen.has_account:
             raise Forbidden(NO_ACCOUNT.format(pid=seen.holder.pid, uid=seen.uid), "pid")
+        if looked.attempt is not None and seen.user == self._service.accounts.run_as:
+            raise Forbidden(SHARED.format(pid=seen.holder.pid, account=seen.user), "pid")
         # A run does not keep who sent it, so a process of any run may be an agent's: as on the unix socket, it has its
         # account, but not all the powers of that account's person.
         role = Role.USER if looked.attempt is None else Role.AGENT
