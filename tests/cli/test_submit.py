@@ -134,6 +134,20 @@ def test_the_reader_of_a_followed_run_may_leave(lab: Lab) -> None:
     assert "Traceback" not in said
 
 
+def test_on_a_terminal_changes_of_somebody_do_not_steer_it(lab: Lab) -> None:
+    workspace = {"root": "/", "commit": "0" * 40, "branch": "b", "dirty": True, "diff": "+\x1b]0;title\x07\n"}
+    asked = {"name": "one", "command": "true", "workspace": workspace}
+    run_id = lab.server.post("/runs", asked).ok()["id"]
+    assert lab.out("show", "--diff", run_id) == workspace["diff"], "a pipe gets every byte"
+    leader, follower = pty.openpty()
+    with lab.popen("show", "--diff", run_id, stdout=follower) as process:
+        os.close(follower)
+        assert process.wait(PATIENCE_S) == 0
+    seen = os.read(leader, 4096)
+    os.close(leader)
+    assert b"title" in seen and b"\x1b" not in seen, seen
+
+
 def test_on_a_terminal_the_progress_line_rewrites_itself(lab: Lab) -> None:
     lab.submit("-G", "8", "-t", "100", "--", "sleep", "1000")
     leader, follower = pty.openpty()

@@ -21,6 +21,7 @@ from rota.cli.spent import ran, waited
 from rota.cli.story import changed_lines, efficiency
 from rota.client.model.run import Run
 from rota.client.model.run import run as made
+from rota.client.wire import MAX_BODY
 from tests.app.house import SOURCES
 from tests.cli.lab import RUN, Lab
 from tests.cli.test_exits import call
@@ -214,6 +215,14 @@ def test_who_answers_but_is_no_rota_server(box: Lab) -> None:
         with stub(partial(_same, answer)) as server:
             code, _, err = call("queue", ROTA_URL=server.url)
         assert code == 69 and f"{server.url} is no Rota server" in err and "ROTA_URL" in err, err
+
+
+def test_an_answer_that_is_too_long_is_still_one_of_a_rota_server() -> None:
+    too_long = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (MAX_BODY + 1)
+    with stub(partial(_same, too_long)) as server:
+        code, _, err = call("queue", ROTA_URL=server.url)
+    assert code == 69 and f"the answer is larger than {MAX_BODY} bytes; `rota history` reads" in err
+    assert "no Rota server" not in err
 
 
 def test_https_where_http_is_spoken(box: Lab) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli.exits import NOT_AUTHORISED, REFUSED, UNREACHABLE, USAGE
-from rota.client.errors import BadAnswer, NotFound, Refused, RotaError, Unauthorised, Unreachable, Untrusted
+from rota.client.errors import BadAnswer, NotFound, Refused, RotaError, TooLong, Unauthorised, Unreachable, Untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -99,6 +99,8 @@ def exit_code(error: RotaError) -> int:
 def _next_step(error: RotaError) -> str:
     if _stranger(error):
         return "; check ROTA_URL or --server: host, port, http or https; `rota doctor` looks closer"
+    if isinstance(error, TooLong):
+        return "; `rota history` reads runs page by page, and `rota show RUN` one of them"
     if isinstance(error, Unreachable) and not error.sent and "ssl" in str(error).lower():
         return "; is it http:// and not https://? Check ROTA_URL or --server"
     if isinstance(error, Unreachable) and (error.denied or error.busy):
@@ -131,7 +133,7 @@ def token_at_fault(error: RotaError) -> str:
 def _stranger(error: RotaError) -> bool:
     """Whether whoever answered is no Rota server: Rota says why it refuses, and under names of its own."""
     if isinstance(error, BadAnswer):
-        return True
+        return not isinstance(error, TooLong)
     if not isinstance(error, Refused) or error.status in (429, 503, 507):
         return False
     return error.detail == f"the server answered {error.status}" or (error.status, error.detail) == (404, "not found")

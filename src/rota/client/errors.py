@@ -46,6 +46,10 @@ class BadAnswer(RotaError):
     """The answer is no answer of a Rota server."""
 
 
+class TooLong(BadAnswer):
+    """The answer has more bytes than a client reads."""
+
+
 class Refused(RotaError):
     """The server refused. `field` names the part of the request that was wrong, where the server said which."""
 

@@ -6,10 +6,10 @@ BadAnswer. The standard library's http.client is not used: importing it costs mo
 
 from __future__ import annotations
 
-from rota.client.errors import BadAnswer, Unreachable
+from rota.client.errors import BadAnswer, TooLong, Unreachable
 
 MAX_HEAD = 64 * 1024
-MAX_BODY = 64 * 1024 * 1024
+MAX_BODY = 256 * 1024 * 1024  # a long queue is one answer: people have 64 MiB of waiting commands each
 MAX_LINE = 1024  # of a chunk's size
 MAX_INTERIM = 10  # 1xx answers before the real one
 
@@ -191,7 +191,7 @@ class Answer:
     def _bound(self, more: int) -> None:
         self._seen += more
         if self._max_body is not None and self._seen > self._max_body:
-            raise BadAnswer(f"the answer is larger than {self._max_body} bytes")
+            raise TooLong(f"the answer is larger than {self._max_body} bytes")
 
 
 def _status_line(line: str) -> tuple[int, str]:

@@ -160,7 +160,10 @@ def note_of(house: House, run: Run) -> str:
         return ""
     if max(house.service.now(), found.start) + longest_s(house.service.policy(), run) <= found.end:
         return ""
-    return f"may run on after reservation {found.id} is over at {said(found.end)}; it keeps its GPUs then"
+    return (
+        f"may run on after reservation {found.id} is over at {said(found.end)}; it keeps its GPUs then, "
+        "and waits where that would delay another run: with a time limit that ends before, it does not"
+    )
 
 
 def _gpus(placement: Placement) -> Iterator[tuple[str, int]]:

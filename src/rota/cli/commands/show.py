@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rota.cli import sweeps
+from rota.cli import streams, sweeps
 from rota.cli.connect import connect, emit, full_id, json_option, run_argument, server_option
 
 
@@ -40,7 +40,7 @@ def command(run_id: str, diff: bool, full: bool, as_json: bool, server: str) -> 
     elif diff:
         if workspace and workspace.get("dirty") and "diff" not in workspace:
             raise Forbidden(403, "changes that were not committed are shown to the run's owner and admins only")
-        click.echo((workspace or {}).get("diff", ""), nl=False)
+        streams.write(str((workspace or {}).get("diff", "")))
     else:
         from rota.cli.story import story
 
