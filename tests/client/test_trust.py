@@ -454,9 +454,10 @@ def test_an_account_can_be_given_at_login_without_a_token(tmp_path: Path) -> Non
                 program, env=env, capture_output=True, text=True, check=False, cwd=tmp_path, stdin=subprocess.DEVNULL
             )
 
-        refused = rota("submit", "-G", "1", "--", "true")
-        assert refused.returncode == 69
-        assert "held by the account uid54321" in refused.stderr
+        for words in (["submit", "-G", "1", "--", "true"], ["run", "-G", "1", "--", "true"]):
+            refused = rota(*words)
+            assert refused.returncode == 69
+            assert "held by the account uid54321" in refused.stderr
         kept = rota("login", "--server-account", "54321")
         assert kept.returncode == 0, kept
         assert "only the server's account" in kept.stderr

@@ -28,11 +28,14 @@ ANSWER_S = 30.0  # for an answer that has begun, or that needs no waiting
 class Door:
     """An address and what to show there."""
 
-    __slots__ = ("_find_token", "address", "token")
+    __slots__ = ("_find_token", "address", "is_main", "token")
 
-    def __init__(self, url: str, token: str = "", *, find_token: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self, url: str, token: str = "", *, find_token: Callable[[], str] | None = None, is_main: bool = False
+    ) -> None:
         self.address = Address(url.rstrip("/"))
         self.token = token
+        self.is_main = is_main  # the port that all other commands use, too, and as they do
         self._find_token = find_token  # for a server that asks for one; a token file is not read before
 
     def show_token(self) -> bool:
@@ -69,7 +72,7 @@ def find_door(env: Mapping[str, str] | None = None) -> Door:
         return Door(DEFAULT_URL)
     if url.startswith("unix:"):
         return Door(url, find_token=lambda: find_token(env)[0])
-    return Door(url, find_token(env)[0])
+    return Door(url, find_token(env)[0], is_main=True)
 
 
 class Exchange:
@@ -91,7 +94,7 @@ class Exchange:
         self._io = Sockets()
         self._socket = self._io.connect(door.address, CONNECT_S)
         try:
-            if door.token:
+            if door.token or door.is_main:
                 must_be_trusted(door.address, self._socket)
             if not door.address.socket:  # a server whose machine vanished is noticed too
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
