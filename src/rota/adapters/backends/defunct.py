@@ -28,10 +28,10 @@ LAST_WAITS = (b"zap_pid_ns_processes", b"do_wait", b"kernel_wait4")
 
 def left(uid: int) -> frozenset[tuple[int, int]]:
     """Return pid and start time of every process below the calling one, if all are defunct; nothing if one of them may
-    still run, or cannot be looked at."""
+    still run, or if not all can be looked at."""
     lenient, procs.LENIENT = procs.LENIENT, False  # what is not seen for want of a descriptor is not gone
     try:
-        found = heard.look(signal.SIGKILL, os.getpid())
+        found = heard.look(signal.SIGKILL, os.getpid(), whole=True)
         defunct = are_all([each.pid for each in found], uid)
     except OSError:
         return frozenset()

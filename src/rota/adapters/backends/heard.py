@@ -34,6 +34,9 @@ POLITE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT
 FROM_A_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
 # no program catches all of these on purpose: a process that does so catches every signal
 ANYTHING = (signal.SIGTRAP, signal.SIGSYS, signal.SIGALRM, signal.SIGVTALRM, signal.SIGUSR1, signal.SIGUSR2)
+# A run whose processes fork ahead of a look would make it last as long as they like, and all else waits for its end.
+LOOK_S = 2.0  # by time_awake
+MAX_FOUND = 20_000  # processes; by default a run may have a few thousand
 LEAVE_S = 1.0  # a launcher whose programs have all ended has this long to leave by itself
 
 
@@ -65,9 +68,13 @@ class Process:
         return procs.send_to(self.pid, self.origin.start, signum)
 
 
-def look(signum: int, top: int, *, stranger: bool = True) -> list[Process]:
+def look(signum: int, top: int, *, stranger: bool = True, whole: bool = False) -> list[Process]:
     """Every process below `top`, parents before children. Of a stranger, such as a shim, no process is a fork: it has
-    only taken in those whose own parent has ended."""
+    only taken in those whose own parent has ended.
+
+    A look ends after LOOK_S, or with MAX_FOUND processes, and returns what it has found by then; `whole`: it raises
+    TimeoutError instead, for who concludes from what is missing."""
+    give_up = procs.time_awake() + LOOK_S
     found: list[Process] = []
     first = procs.origin(top)
     head = None if stranger or first is None else Process(top, first, None, signum)
@@ -76,9 +83,13 @@ def look(signum: int, top: int, *, stranger: bool = True) -> list[Process]:
     todo: list[tuple[int, Process | None]] = [(top, head)]
     own = os.getpid()
     began: dict[int, int] = {}  # when each of those found did
-    while todo:
+    cut = False
+    while todo and not cut:
         pid, above = todo.pop()
         for child in procs.children(pid):
+            if cut := len(found) >= MAX_FOUND or procs.time_awake() >= give_up:
+                todo.append((pid, above))
+                break
             origin = procs.origin(child)
             # What has lost its parent since it was listed has one above that: the supervisor, or one found before.
             if origin is not None and (origin.parent in (pid, own) or not stranger or _lives(origin.parent, began)):
@@ -87,6 +98,11 @@ def look(signum: int, top: int, *, stranger: bool = True) -> list[Process]:
                 began[child] = origin.start
                 if not origin.dead:
                     todo.append((child, each))
+    if cut and whole:
+        raise TimeoutError("it has too many processes, or they fork too fast, to be looked at")
+    for _, unseen in todo:  # something may listen below it
+        if unseen is not None:
+            unseen.over = True
     for each in reversed(found):
         if each.above is not None and (each.listens or each.over):
             each.above.over = True
@@ -105,7 +121,7 @@ def message(signum: int) -> bool:
 
 
 def kill_all() -> list[int]:
-    """Send SIGKILL to every process below us; their pids."""
+    """Send SIGKILL to every process below us that one look finds; their pids."""
     left = look(signal.SIGKILL, os.getpid())
     for each in left:
         if not each.origin.dead:

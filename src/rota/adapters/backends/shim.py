@@ -410,7 +410,8 @@ class Shim:
             except Exception as error:  # noqa: BLE001 - as in _end
                 self._note_failed("signal what has not ended yet", error)
             else:
-                self.ask_at = now + ASK_AGAIN_S if self.asking.waiting else FAR
+                took = procs.time_awake() - now
+                self.ask_at = now + took + max(ASK_AGAIN_S, took) if self.asking.waiting else FAR
 
     def _warn(self, now: float) -> None:
         self.warn_at = None
@@ -452,10 +453,14 @@ class Shim:
             self.cause = cause  # somebody does not want it back
 
     def _end(self, cause: str, signum: int, grace_s: float, *, saves: bool = False) -> bool:
-        """False: nothing of it has a handler for that signal."""
+        """False: nothing of it has a handler for that signal. One that gets no time is killed without being asked: a
+        look at its processes would only put its end off."""
         now = procs.time_awake()
         self.cause, self.ending = cause, (signum, now, grace_s)
         self.kill_at = now + max(0.0, grace_s)
+        if signum == signal.SIGKILL or grace_s <= 0:
+            self.kill_at = now
+            return True
         try:
             self.asking = heard.Asking(signum, self.tasks, saves=saves)
         except Exception as error:  # noqa: BLE001 - what is looked at is as the job makes it: its end is due all the same
