@@ -210,13 +210,12 @@ def test_what_a_run_leaves_in_the_pid_namespace_of_another_ends_with_it(
     assert reports.exit(other.attempt_id) is None
 
 
+@pytest.mark.parametrize("rig", [True], ids=["cgroups"], indirect=True)  # without them nothing counts processes
 def test_a_zombie_in_the_pid_namespace_of_another_run_takes_no_place_from_the_next_run(
-    rig: LocalRig, backend: LocalBackend, reports: Reports
+    rig: LocalRig, backend: LocalBackend, reports: Reports, needs: Callable[..., None]
 ) -> None:
     """The first process of that namespace does not reap it, and the kernel counts it in the group of the worker."""
-    wait_for(lambda: backend.enforced() is not None, "the launcher")
-    if "pids" not in (backend.enforced() or ()):
-        pytest.skip("no bound on processes here")
+    needs("pids")
     _, family = nested(rig, backend, reports, 1)
     text = f"given away by {rig.root}"
     order = rig.order("succeed", argv=(sys.executable, "-ISc", GIVES_AWAY, str(family[-1]), "False", text))

@@ -4,6 +4,7 @@ nothing. Real listeners of a second account."""
 from __future__ import annotations
 
 import asyncio
+import codecs
 import ctypes
 import os
 import signal
@@ -267,6 +268,8 @@ def test_where_the_kernel_says_nothing_it_is_sent(monkeypatch: pytest.MonkeyPatc
 
 def namespaced(attempt: Callable[[], None], ids: str) -> str:
     """Do it as another account in a user namespace in which only these ids are known; say what came of it."""
+    for name in ("ascii", "idna", "latin-1"):  # that account may not be able to read Python's own files
+        codecs.lookup(name)
     ready, made, told = os.pipe(), os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
