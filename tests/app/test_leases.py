@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_all
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, cast
 from unittest.mock import patch
@@ -27,6 +29,7 @@ from starlette.requests import Request
 
 import rota.main
 from rota.adapters import accounts
+from rota.adapters.backends import procs
 from rota.adapters.clock import ManualClock
 from rota.adapters.processes import LinuxProcesses
 from rota.api.doors import leases as api
@@ -42,6 +45,7 @@ from rota.app.leases import Asked, Caller, Leases, NotAlive
 from rota.app.ports import RunFilter
 from rota.app.service import Service
 from rota.core.check import check
+from rota.core.ids import attempt_id
 from rota.core.run import ENDED, Cause, Run, RunState
 from tests.app.house import ANN, BOB, ROOT, SOURCES, House, alive, until, with_policy
 
@@ -570,6 +574,27 @@ def test_nor_a_job_of_somebody_else_that_has_the_same_account(house):
         house.do(EndLease(lease), MYSELF)
 
 
+def _has_mark(house: House, pid: int, mark: str) -> bool:
+    return bool(house.parts.processes.attempt_of(pid) == mark)
+
+
+def test_a_mark_does_not_keep_a_process_from_its_end_where_people_have_accounts(house, person, monkeypatch):
+    here = Accounts(root=True, own="other", run_as="another")
+    monkeypatch.setattr(type(house.rota), "accounts", property(lambda _: here))
+    for mark in (attempt_id("000000000000", 1), house.run(house.running(who=BOB)).attempt.id):
+        process = subprocess.Popen(["/bin/sleep", "100000"], env={procs.MARKER: mark})
+        try:
+            until(partial(_has_mark, house, process.pid, mark), "it has the mark")
+            lease = taken(house, MYSELF, process.pid)
+            house.in_state(lease, S.RUNNING)
+            house.do(Cancel(lease, grace_s=0.0), MYSELF)
+            assert house.wait(lease).state is S.CANCELLED
+            assert process.wait(PATIENCE_S) < 0
+        finally:
+            process.kill()
+            process.wait()
+
+
 def test_a_job_that_washed_off_its_mark_is_still_no_part_of_nobodys(house):
     job = house.submit("exec env -i /bin/sleep 100000", who=BOB)
     pid = until(lambda: (run := house.run(job)).attempt and run.attempt.pid, "it has a pid")
@@ -594,16 +619,15 @@ def test_a_process_of_a_run_leases_with_no_more_than_an_agents_rights(house, per
     assert leases(house).ask(by_account, outside.pid, 0).granted.result(PATIENCE_S).gpus == ()
 
 
-def test_a_run_with_an_account_that_people_share_leases_with_a_token_alone(house, person, monkeypatch):
+def test_an_account_that_people_share_leases_with_a_token_alone(house, person, monkeypatch):
     inside, outside = house.run(house.running(who=MYSELF)).attempt.pid, person()
     name = house.parts.processes.account(os.getuid()).name
     monkeypatch.setattr(type(house.rota), "accounts", property(lambda _: Accounts(root=True, own="other", run_as=name)))
     by_account = Caller(None, os.getuid())
-    for ask_for in (leases(house).try_out, leases(house).ask):
-        with pytest.raises(Forbidden, match=f"with the account {name}, which runs of several") as no:
-            ask_for(by_account, inside, 0)
+    for ask_for, pid in product((leases(house).try_out, leases(house).ask), (inside, outside.pid)):
+        with pytest.raises(Forbidden, match=f"has the account {name}, which runs of several") as no:
+            ask_for(by_account, pid, 0)
         assert no.value.field == "pid"
-    assert leases(house).ask(by_account, outside.pid, 0).granted.result(PATIENCE_S).gpus == ()
     assert leases(house).ask(Caller(MYSELF, os.getuid()), inside, 0).granted.result(PATIENCE_S).gpus == ()
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from rota.adapters.backends import confine
 from rota.adapters.backends.local import LocalBackend
-from rota.app.ports import Task
+from rota.app.ports import StopOrder, Task
 from tests.backends.contract import Reports
-from tests.backends.helpers import LocalRig
+from tests.backends.helpers import LocalRig, wait_for
 
 ZERO = (1, 5)
 
@@ -51,6 +51,26 @@ def test_a_confined_task_cannot_open_what_is_denied(groups: confine.Hierarchies,
         backend.launch(again)
         assert rig.end_of(reports, again).ok, "the filter must not stay with the worker"
     finally:
+        backend.close()
+
+
+def test_nobody_else_lists_the_groups_of_runs(groups: confine.Hierarchies, tmp_path: Path) -> None:
+    rig, reports = LocalRig(tmp_path), Reports()
+    backend = rig.backend()
+    backend.open(reports)
+    try:
+        order = rig.order("last for ever", argv=("sh", "-c", "cat /proc/self/cgroup; sleep 1000"))
+        backend.launch(order)
+        wait_for(lambda: b"0::" in backend.read_log(order.attempt_id, 0, 4000).content, "its groups")
+        said = backend.read_log(order.attempt_id, 0, 4000).content.decode()
+        mount = groups.unified.rpartition("/")[0]
+        (path,) = [Path(mount) / line[4:] for line in said.splitlines() if line.startswith("0::/")]
+        ours = [each for each in (path, *path.parents) if "/rota-" in str(each)]
+        assert ours
+        assert {oct(each.stat().st_mode & 0o777) for each in ours} == {oct(0o711)}
+    finally:
+        backend.stop(order.attempt_id, StopOrder(cause="cancelled", signal=9, grace_s=0.0))
+        rig.end_of(reports, order)
         backend.close()
 
 

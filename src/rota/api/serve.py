@@ -32,6 +32,7 @@ from rota.api.frames import BoundedFrames
 from rota.api.guard import MAX_BODY
 from rota.api.heads import ODD_HANDSHAKE
 from rota.api.house import House
+from rota.api.passrights import refuse_descriptors
 from rota.api.pipeline import BoundedPipeline
 from rota.api.receive_buffers import ReceiveBuffers
 from rota.api.server import guarded, guarded_leases
@@ -84,6 +85,8 @@ def listen(
             f"the server and its lease door cannot both listen on port {port}; choose another with --lease-port "
             "(0 does without the lease door's own port: its routes are on the server's, too)"
         )
+    if "unix" in given:
+        refuse_descriptors(given["unix"])
     main = given.get("main") or _bind(host, port, "--port")
     if "lease" in given or not lease_port:
         return Sockets(main, given.get("lease"), given.get("unix"))
@@ -121,6 +124,7 @@ def listen_unix(path: Path) -> socket.socket | None:
     one = socket.socket(socket.AF_UNIX)
     try:
         path.unlink(missing_ok=True)
+        refuse_descriptors(one)
         one.bind(str(path))
         os.chmod(path, 0o666)  # noqa: S103 - everybody may knock: the kernel says who it is
         one.listen(BACKLOG)

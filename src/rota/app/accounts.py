@@ -31,6 +31,10 @@ class Accounts:
     run_as: str = ""  # of a server that is root: for people who have no account here
     is_persons: Callable[[str], bool] = _nobodys  # there is such an account, and it is not root's. Quick: it is cached
 
+    def is_of_one(self, account: str) -> bool:
+        """Tell whether one person's runs alone have it: not `run_as`, nor the server's own, which admins use."""
+        return self.root and account not in (self.own, self.run_as)
+
     def choose(self, who: Principal, asked: str | None) -> str | None:
         """The account a run of this caller gets; None = the server's own."""
         if not self.root:

@@ -51,8 +51,8 @@ NO_ACCOUNT = (
     "token (header X-Auth-Token), and the lease is its owner's"
 )
 SHARED = (
-    "process {pid} is part of a run with the account {account}, which runs of several people have (--run-as), so whose "
-    "its GPUs would be is not known; show a token (header X-Auth-Token), and the lease is its owner's"
+    "process {pid} has the account {account}, which runs of several people have (--run-as), so whose its GPUs would be "
+    "is not known; show a token (header X-Auth-Token), and the lease is its owner's"
 )
 NOT_TO_END = -1  # a holder that is not its owner's
 
@@ -220,7 +220,7 @@ class Leases:
             return caller.who, seen
         if not seen.has_account:
             raise Forbidden(NO_ACCOUNT.format(pid=seen.holder.pid, uid=seen.uid), "pid")
-        if looked.attempt is not None and seen.user == self._service.accounts.run_as:
+        if seen.user == self._service.accounts.run_as:
             raise Forbidden(SHARED.format(pid=seen.holder.pid, account=seen.user), "pid")
         # A run does not keep who sent it, so a process of any run may be an agent's: as on the unix socket, it has its
         # account, but not all the powers of that account's person.
@@ -271,11 +271,11 @@ class Leases:
 
     def _may_end(self, owner: str, seen: Seen, attempt: str | None) -> bool:
         """May a cancel of the lease end its process? Root may name any process, and a token any of the caller's own, so
-        only one that has the account of the lease's owner, and is no part of a run of somebody else (where all runs
-        have one account)."""
+        only one that has the account of the lease's owner, and is no part of a run of somebody else, where runs of
+        several people have that account. Elsewhere a mark, which any process can have, does not keep it from ending."""
         if seen.user != owner:
             return False
-        if attempt is None:
+        if attempt is None or self._service.accounts.is_of_one(seen.user):
             return True
         try:
             return bool(attempt) and self._service.run(run_of(attempt)).user == owner

@@ -31,6 +31,7 @@ BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "ris
 BPF_PROG_LOAD, BPF_PROG_ATTACH = 5, 8
 BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE, BPF_F_ALLOW_MULTI = 15, 6, 2
 MAX_DENIED = 1024
+HIDDEN = 0o711  # of groups: their files can be read by who knows the path
 
 SERVER_LEAF = "rota-server"  # as DelegateSubgroup in cli/units/rota.service
 # Controllers of limits, and a file by which v1 shows each.
@@ -162,7 +163,9 @@ def try_remove(group: str) -> None:
 
 
 def create(group: str) -> None:
-    os.makedirs(group, 0o755, exist_ok=True)
+    """Make a group that jobs cannot list: who lists a directory into memory that does not answer (FUSE) holds its lock,
+    and whoever makes or removes a group in it would wait for that."""
+    os.makedirs(group, HIDDEN, exist_ok=True)
 
 
 def join(group: str) -> None:

@@ -155,7 +155,7 @@ class Bounds:
         """Make the base groups again: the last worker of an earlier server removes them when it leaves."""
         for base in self.found.bases():
             try:
-                os.mkdir(base, 0o755)
+                os.mkdir(base, confine.HIDDEN)
             except FileExistsError:
                 continue
             for text in self.apply():

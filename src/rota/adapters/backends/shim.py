@@ -306,7 +306,7 @@ class Shim:
                     continue
                 group = f"{base}/{rank}" if base == self.house.group else f"{base}/{self.id}/{rank}"
                 try:
-                    os.makedirs(group, exist_ok=True)
+                    confine.create(group)
                     self.subgroups.append(group)
                     deny(group, denied)
                     break
