@@ -4,11 +4,14 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rota.adapters.backends import confine
 from rota.adapters.backends.local import LocalBackend
+from rota.adapters.backends.shim import Shim
 from rota.app.ports import StopOrder
 from tests.backends.contract import Reports, is_over
 from tests.backends.helpers import LocalRig, wait_for
@@ -36,6 +39,15 @@ def needs(enforced: frozenset[str]) -> Callable[..., None]:
 @pytest.fixture(params=[True, False], ids=["cgroups", "no cgroups"])
 def rig(tmp_path: Path, request: pytest.FixtureRequest) -> LocalRig:
     return LocalRig(tmp_path, cgroups=request.param)
+
+
+@pytest.fixture
+def shim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shim]:
+    """A supervisor inside the test's own process, with the module's ORDER; it has started nothing."""
+    log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
+    house: Any = SimpleNamespace(group="", boot_id="boot", least_free=0)
+    yield Shim(house, "0123456789ab-1", request.module.ORDER, log)
+    os.close(log)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,14 +51,6 @@ def chain(monkeypatch: pytest.MonkeyPatch) -> Chain:
     monkeypatch.setattr(procs, "time_awake", made.time)
     monkeypatch.setattr(procs, "send_to", made.send)
     return made
-
-
-@pytest.fixture
-def shim(tmp_path: Path) -> Iterator[Shim]:
-    log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
-    house: Any = SimpleNamespace(group="", boot_id="boot", least_free=0)
-    yield Shim(house, "0123456789ab-1", ORDER, log)
-    os.close(log)
 
 
 @pytest.fixture

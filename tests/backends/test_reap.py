@@ -6,10 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -44,14 +41,6 @@ os.write(1, b"%d " % os.getpid())
 signal.pause()
 """
 KIDS = 60
-
-
-@pytest.fixture
-def shim(tmp_path: Path) -> Iterator[Shim]:
-    log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
-    house: Any = SimpleNamespace(group="", boot_id="boot", least_free=0)
-    yield Shim(house, "0123456789ab-1", ORDER, log)
-    os.close(log)
 
 
 def test_the_limit_holds_while_orphans_end_without_end(shim: Shim, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ class Accounts:
     run_as: str = ""  # of a server that is root: for people who have no account here
     is_persons: Callable[[str], bool] = _nobodys  # there is such an account, and it is not root's. Quick: it is cached
 
-    def is_of_one(self, account: str) -> bool:
+    def is_personal(self, account: str) -> bool:
         """Tell whether one person's runs alone have it: not `run_as`, nor the server's own, which admins use."""
         return self.root and account not in (self.own, self.run_as)
 

@@ -275,7 +275,7 @@ class Leases:
         several people have that account. Elsewhere a mark, which any process can have, does not keep it from ending."""
         if seen.user != owner:
             return False
-        if attempt is None or self._service.accounts.is_of_one(seen.user):
+        if attempt is None or self._service.accounts.is_personal(seen.user):
             return True
         try:
             return bool(attempt) and self._service.run(run_of(attempt)).user == owner
