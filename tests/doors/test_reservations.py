@@ -111,6 +111,24 @@ def test_a_key_makes_one_only(office: Server) -> None:
     assert ids(office) == [first["id"]]
 
 
+def test_the_times_may_be_named_as_in_the_answer(office: Server) -> None:
+    begin = float(int(time.time() + DAY))
+    body = {"gpus": 1, "start": begin, "end": begin + HOUR}
+    made = office.post("/reservations?strict=true", body).ok()
+    assert (made["state"], made["start"], made["end"], "ignored" in made) == ("upcoming", begin, begin + HOUR, False)
+    same = office.post("/reservations?dry_run=true", {**body, "from": begin, "until": begin + HOUR}).ok()
+    assert (same["start"], same["end"]) == (begin, begin + HOUR)
+    assert field_of(office.post("/reservations", {**body, "from": begin + 60})) == "start"
+    assert field_of(office.post("/reservations", {**body, "until": begin + 60})) == "end"
+    assert ids(office) == [made["id"]]
+
+
+def test_a_hint_names_a_field_as_it_is_sent(common: Server) -> None:
+    body = {"gpus": 1, "for_seconds": HOUR, "form": 1}
+    assert common.post("/reservations?dry_run=true", body).ok()["ignored"] == ["form: did you mean from?"]
+    assert "did you mean from?" in common.post("/reservations?strict=true", body).json["detail"][0]["msg"]
+
+
 def test_where_there_is_no_room(office: Server) -> None:
     first = reserve(office, 16)
     answer = office.post("/reservations", {"gpus": 1, "from": first["start"] + 60, "for_seconds": HOUR})
@@ -162,6 +180,8 @@ WRONG = [
     ("from", {"from": 1e11}),
     ("from", {"from": 1e12}),
     ("from", {"from": -1}),
+    ("start", {"start": 1000}),
+    ("start", {"start": "tomorrow"}),
     ("for_seconds", {"for_seconds": None}),
     ("for_seconds", {"for_seconds": 1}),
     ("for_seconds", {"for_seconds": 1e9}),
@@ -169,6 +189,8 @@ WRONG = [
     ("until", {"for_seconds": None, "until": 5}),
     ("until", {"for_seconds": None, "until": 1e11}),
     ("until", {"for_seconds": None, "until": "now"}),
+    ("end", {"for_seconds": None, "end": 5}),
+    ("for_seconds", {"end": 2e9}),
     ("name", {"name": "a\nb"}),
     ("name", {"name": 5}),
     ("users", {"users": "ben"}),

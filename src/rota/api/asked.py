@@ -154,9 +154,10 @@ class Making(Body):
         """Return the fields that mean nothing here, each with what was probably meant; `strict` refuses them."""
         if not self.model_extra:
             return []
+        known = [field.alias or name for name, field in type(self).model_fields.items()]
         if strict:
-            unknown_fields.refuse(self.model_extra, type(self).model_fields)
-        return unknown_fields.described(self.model_extra, type(self).model_fields)
+            unknown_fields.refuse(self.model_extra, known)
+        return unknown_fields.described(self.model_extra, known)
 
     def meant_as(self, field: str) -> str:
         """Return what to add to the refusal of a field that is missing; see `unknown_fields.meant_as`."""

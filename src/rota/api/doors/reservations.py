@@ -42,9 +42,11 @@ class NewReservation(Making):
     )
 
     gpus: Annotated[int, Field(ge=1, le=MAX_GPUS), NUMBER]
-    start: Moment | None = Field(None, alias="from", description="Epoch seconds, whole ones. Default: now.")
+    from_: Moment | None = Field(None, alias="from", description="Epoch seconds, whole ones. Default: now.")
+    start: Moment | None = Field(None, description="Another name for `from`, as in the answer.")
     for_seconds: Length | None = Field(None, description="How long; or say `until` when.")
     until: Moment | None = Field(None, description="Epoch seconds; instead of `for_seconds`.")
+    end: Moment | None = Field(None, description="Another name for `until`, as in the answer.")
     gpu_type: Word = Field("", description="A part of the GPU's name, such as H100.")
     nodes: Nodes = Field(0, description="Spread evenly over exactly so many nodes.")
     name: Tag = Field("", description="What it is for, in a word.")
@@ -96,8 +98,8 @@ async def reserve(
     ignored = asked.ignored(strict)
     command = Reserve(
         asked.gpus,
-        start=asked.start,
-        end=asked.until,
+        start=_one_of(("from", asked.from_), ("start", asked.start)),
+        end=_one_of(("until", asked.until), ("end", asked.end)),
         length_s=asked.for_seconds,
         gpu_type=asked.gpu_type,
         nodes=asked.nodes,
@@ -113,8 +115,18 @@ async def reserve(
     return Json(marked(Calendar(house, who).one(made), dry_run, ignored))
 
 
+def _one_of(first: tuple[str, float | None], second: tuple[str, float | None]) -> float | None:
+    """Return the value of a field that has two names; refuse two values that differ."""
+    (name, value), (other_name, other) = first, second
+    if value is None or other is None or value == other:
+        return other if value is None else value
+    raise AsAsked(f"{other_name}: is another name for `{name}`, which has another value; leave one out", other_name)
+
+
 def refuse_in_their_words(error: Invalid, asked: NewReservation) -> NoReturn:
     name = THEIRS.get(error.field or "", error.field)
+    if error.field in ("start", "end") and getattr(asked, error.field) is not None:
+        name = error.field
     meant = asked.meant_as(name) if name else ""
     raise AsAsked(f"{name}: {error.message.removeprefix(f'{error.field}: ')}{meant}", name) from error
 
