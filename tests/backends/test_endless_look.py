@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from rota.adapters.backends import defunct, heard, procs
+from rota.adapters.backends import defunct, evict, heard, inside, procs
 from rota.adapters.backends.shim import Shim
+from rota.core.run import Holder
 
 FIRST, STEP_S, GRACE_S = 1 << 24, 0.001, 10.0  # above every pid that there can be
 ORDER = {"log_cap_bytes": 1 << 20, "grace_s": GRACE_S, "time_limit_s": 1.0, "warn_signal": 0, "warn_s": 0.0}
@@ -122,3 +123,40 @@ def test_the_kill_comes_when_the_grace_is_over_however_its_processes_fork(
         shim._check_deadlines(0.0)
     assert chain.asked > looks, "it was looked at again meanwhile"
     assert begun + GRACE_S <= kills[0] <= begun + GRACE_S + heard.LOOK_S + 1.0
+
+
+@pytest.fixture
+def holder(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> Holder:
+    """The first process of the chain, which has a lease."""
+    monkeypatch.setattr(procs, "start_time", lambda pid: 1)
+    monkeypatch.setattr(procs, "name_and_parent", lambda pid: (b"sh", pid - 1))
+    monkeypatch.setattr(procs, "is_of", lambda pid, uid: True)
+    monkeypatch.setattr(inside, "lineage", lambda pid: {pid})
+    monkeypatch.setattr(inside, "groups_of", lambda pid: set())
+    return Holder(FIRST, 1, "boot", os.getuid())
+
+
+def test_a_look_at_the_family_of_a_lease_ends_in_time(chain: Chain, holder: Holder) -> None:
+    begun = chain.now
+    found, unseen = evict.family(holder)
+    assert found == tuple((pid, 1) for pid in range(FIRST, FIRST + len(found)))
+    assert len(found) > 100
+    assert unseen == {found[-1]}, "the only one that there may be more below"
+    assert chain.now <= begun + heard.LOOK_S + 10 * STEP_S
+
+
+def test_the_next_look_at_a_family_goes_on_where_the_last_one_ended(
+    chain: Chain, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heard, "MAX_FOUND", 50)
+    first = evict.family(holder)
+    assert len(first.found) == 50
+    more = evict.family(holder, first.found)
+    assert [pid for pid, _ in more.found] == [FIRST, *range(FIRST + 50, FIRST + 99)]
+    monkeypatch.setattr(procs, "start_time", lambda pid: None if pid == FIRST else 1)
+    orphans = evict.family(holder, first.found)
+    assert [pid for pid, _ in orphans.found] == list(range(FIRST + 50, FIRST + 100)), "the holder has ended"
+
+
+def test_below_a_number_that_is_a_strangers_by_now_nothing_is_of_the_family(chain: Chain, holder: Holder) -> None:
+    assert evict.family(Holder(FIRST, 2, "boot", holder.uid), [(FIRST + 9, 2)]) == evict.Family()

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from rota.adapters.backends import evict, leases, procs
+from rota.adapters.backends import evict, heard, leases, procs
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.processes import LinuxProcesses
 from rota.app.later import Later
@@ -202,11 +202,11 @@ def test_who_is_looked_at_for_long_delays_nobody_else(rig, backend, reports, mon
     looked_at, let_go = threading.Event(), threading.Event()
     real = evict.family
 
-    def family(holder: Holder) -> tuple[evict.Target, ...]:
+    def family(holder: Holder, known: Any = ()) -> evict.Family:
         if holder == slow.holder:
             looked_at.set()
             assert let_go.wait(60)
-        return real(holder)
+        return real(holder, known)
 
     monkeypatch.setattr(evict, "family", family)
     backend.launch(slow)
@@ -233,12 +233,31 @@ def test_of_a_large_family_nobody_is_left(rig, backend, reports, monkeypatch):
     line = "trap '' TERM; for n in $(seq 40); do sleep 1000 & done; echo ready; wait"
     holder = rig.person("sh", "-c", line)
     assert rig.says(holder) == b"ready\n"
-    family = rig.until(lambda: len(found := evict.family(holder)) == 41 and found, "all are there")
+    family = rig.until(lambda: len(found := evict.family(holder).found) == 41 and found, "all are there")
     order = rig.order("last for ever", holder=holder)
     backend.launch(order)
     backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
     rig.until(lambda: not any(procs.start_time(pid) == start for pid, start in family), "all are gone")
+
+
+def test_a_family_that_one_look_does_not_find_is_killed_after_the_next(rig, backend, reports, monkeypatch):
+    """Three generations, so that some whose children no look has found yet are known before these are."""
+    monkeypatch.setattr(heard, "MAX_FOUND", 7)
+    monkeypatch.setattr(leases, "RETRY_S", 0.01)
+    branch = "trap '' TERM; for n in 1 2 3 4 5; do sleep 1000 & done; wait"
+    line = "trap '' TERM; for n in 1 2 3 4; do sh -c \"$0\" & done; echo ready; wait"
+    holder = rig.person("sh", "-c", line, branch)
+    assert rig.says(holder) == b"ready\n"
+    family = rig.until(lambda: len(found := descendants(holder.pid)) == 24 and found, "all are there")
+    began = {pid: procs.start_time(pid) for pid in family}
+    assert evict.family(holder).unseen, "it is more than one look finds"
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    left = [pid for pid, start in began.items() if procs.start_time(pid) == start]
+    assert left == [], "its GPUs are given to the next"
 
 
 def test_one_of_a_large_family_that_ignores_the_signal_is_killed_when_its_time_is_over(
@@ -252,7 +271,7 @@ def test_one_of_a_large_family_that_ignores_the_signal_is_killed_when_its_time_i
     holder = rig.person("sh", "-c", line, deaf)
     pid = int(rig.says(holder))
     start = procs.start_time(pid)
-    rig.until(lambda: len(evict.family(holder)) >= 42, "all are there")
+    rig.until(lambda: len(evict.family(holder).found) >= 42, "all are there")
     order = rig.order("last for ever", holder=holder)
     backend.launch(order)
     backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=3.0))
@@ -301,7 +320,7 @@ os.read(0, 1)
 """
     holder = replace(rig.person(sys.executable, "-c", code, stdin=subprocess.PIPE), uid=65534)
     assert [rig.says(holder) for _ in range(4)] == [b"ready\n"] * 4
-    assert {pid for pid, _ in evict.family(holder)} == {holder.pid, *descendants(holder.pid)}
+    assert {pid for pid, _ in evict.family(holder).found} == {holder.pid, *descendants(holder.pid)}
     process = rig.people[-1]
     assert process.stdin is not None
     process.stdin.close()
@@ -335,7 +354,7 @@ os.read(0, 1)
         real = os.stat(sys.executable)
         facts = [real.st_mode | 0o4000, *real[1:]]
         monkeypatch.setattr(os, "stat", lambda path, **more: os.stat_result(facts))
-    found = {pid for pid, _ in evict.family(holder)}
+    found = {pid for pid, _ in evict.family(holder).found}
     monkeypatch.undo()
     assert found == ({holder.pid, job} if setuid else {holder.pid})
     process = rig.people[-1]
@@ -354,7 +373,7 @@ subprocess.run([sys.executable, "-c", shim])
     holder = rig.person(sys.executable, "-c", code, stdin=subprocess.PIPE)
     job = int(rig.says(holder))
     assert job in descendants(holder.pid)
-    assert [pid for pid, _ in evict.family(holder)] == [holder.pid]
+    assert [pid for pid, _ in evict.family(holder).found] == [holder.pid]
     process = rig.people[-1]
     os.kill(job, signal.SIGKILL)
     process.communicate(b"\n", 60)
@@ -401,7 +420,7 @@ def test_giving_it_back_leaves_the_process_alone(rig, backend, reports):
 def test_what_keeps_the_server_alive_is_never_signalled(rig, backend, reports, caplog):
     child = rig.person("sleep", "1000")
     for pid in (os.getpid(), os.getppid(), 1):
-        assert evict.family(rig.processes.look(pid).holder) == (), "nor anything it started"
+        assert evict.family(rig.processes.look(pid).holder).found == (), "nor anything it started"
     order = rig.order("last for ever", holder=rig.processes.look(os.getpid()).holder)
     backend.launch(order)
     with caplog.at_level(logging.WARNING):
@@ -436,7 +455,7 @@ def test_what_is_not_its_owners_is_never_signalled(rig, backend, reports):
     for uid in (-1, os.getuid() + 1):
         order = rig.order("last for ever")
         holder = replace(order.holder, uid=uid)
-        assert evict.family(holder) == ()
+        assert evict.family(holder).found == ()
         backend.launch(replace(order, holder=holder))
         backend.stop(order.attempt_id, StopOrder("cancelled", signal=9, grace_s=0.0))
         assert isinstance(backend.observe(order.attempt_id), Live)
@@ -453,7 +472,7 @@ def test_of_a_family_only_those_of_the_owners_account_are_ended(rig, backend, re
     stranger = int(rig.says(holder))
     order = rig.order("last for ever", holder=holder)
     backend.launch(order)
-    assert [pid for pid, _ in evict.family(holder)] == [holder.pid]
+    assert [pid for pid, _ in evict.family(holder).found] == [holder.pid]
     backend.stop(order.attempt_id, StopOrder("cancelled", signal=9, grace_s=0.0))
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
     assert procs.start_time(stranger) is not None

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from rota.adapters.backends import heard, inside, procs
 from rota.core.run import Holder
@@ -18,32 +19,53 @@ SIGKILL = signal.SIGKILL
 Target = tuple[int, int]  # pid, start time
 
 
-def family(holder: Holder) -> tuple[Target, ...]:
-    """The process itself first, then its descendants; empty when it is not there any more, is not its owner's to end,
-    or when we live by it: the server, whatever it was started by, and the first process. Nobody ends a lease by ending
-    the house.
+class Family(NamedTuple):
+    found: tuple[Target, ...] = ()
+    unseen: frozenset[Target] = frozenset()  # there may be more below these, which would be lost with them
+
+
+def family(holder: Holder, known: Collection[Target] = ()) -> Family:
+    """The process itself first, then its descendants and those of `known`, which were found before; empty when none is
+    there any more, when the holder is not its owner's to end, or when we live by it: the server, whatever it was
+    started by, and the first process. Nobody ends a lease by ending the house.
 
     The time this takes grows with the number of descendants, and only with that: each is looked at once, and by nothing
     that its owner can delay. So the mark in its environment is not read: that waits for a lock of the process. Nor does
-    a name or a cgroup count that the owner can give to a process."""
+    a name or a cgroup count that the owner can give to a process. Since descendants can fork ahead of the look, it ends
+    in time (see heard); with what it has found in `known` the next look goes on where this one ended."""
     if holder.uid < 0 or holder.pid in {1, *(inside.lineage(os.getpid()) or ())}:
-        return ()
-    if procs.start_time(holder.pid) != holder.start_ticks or not procs.is_of(holder.pid, holder.uid):
-        return ()
-    found = [(holder.pid, holder.start_ticks)]
-    todo, seen, groups = [holder.pid], {holder.pid}, inside.groups_of(holder.pid)
-    while todo:
-        for pid in procs.children(todo.pop()):
+        return Family()
+    give_up = procs.time_awake() + heard.LOOK_S
+    head = (holder.pid, holder.start_ticks)
+    found = [head] if _is_there(head) and procs.is_of(holder.pid, holder.uid) else []
+    roots = dict.fromkeys((*found, *known))
+    groups = inside.groups_of(next((each[0] for each in roots if _is_there(each)), holder.pid))
+    todo = [(each[0], each) for each in roots]  # a process, and the one of the family that it is or is below
+    seen, cut = {pid for pid, _ in roots}, False
+    while todo and not (cut := cut or procs.time_awake() >= give_up):
+        at, above = todo.pop()
+        if at == above[0] and above in roots and not _is_there(above):
+            continue  # its number may be a stranger's by now
+        for pid in procs.children(at):
             if pid in seen:
                 continue
+            if cut := len(found) >= heard.MAX_FOUND or procs.time_awake() >= give_up:
+                todo.append((at, above))
+                break
             seen.add(pid)
             start, named = procs.start_time(pid), procs.name_and_parent(pid)
             if named is None or _is_attempts(pid, named[0], groups, holder.uid):
                 continue  # with all that is below
-            todo.append(pid)
+            each = above
             if start is not None and procs.is_of(pid, holder.uid):
-                found.append((pid, start))
-    return tuple(found)
+                each = (pid, start)
+                found.append(each)
+            todo.append((pid, each))
+    return Family(tuple(found), frozenset(above for _, above in todo))
+
+
+def _is_there(target: Target) -> bool:
+    return procs.start_time(target[0]) == target[1]
 
 
 def _is_attempts(pid: int, name: bytes, groups: set[str], owner: int) -> bool:

@@ -277,10 +277,11 @@ class LeaseBackend:
         lease.undo.clear()
         lease.watched = 0
 
-    def _gather(self, name: str, lease: _Lease, family: Sequence[evict.Target]) -> tuple[evict.Target, ...]:
+    def _gather(self, name: str, lease: _Lease, found: Sequence[evict.Target]) -> tuple[evict.Target, ...]:
         """Note all that is to stop with the holder before any of it is signalled; return all that is to be."""
-        known = frozenset(lease.brood)
-        new = [target for target in family[1:] if target not in known]
+        head = (lease.holder.pid, lease.holder.start_ticks)
+        known = frozenset((head, *lease.brood))
+        new = [target for target in found if target not in known]
         if len(lease.brood) + len(new) > MAX_BROOD and not lease.crowded:
             lease.crowded = True
             text = "%s: process %d started more than %d others; %d of those that live are on record at a time"
@@ -294,7 +295,7 @@ class LeaseBackend:
                 lease.unwatched = True
                 self._count_later(name, lease)
                 log.warning("%s: processes of its holder are looked at now and then: %s", name, error)
-        return (*family[:1], *lease.brood)
+        return (*(each for each in found[:1] if each == head), *lease.brood)
 
     # -- in other threads; what takes long, without the lock
 
@@ -314,13 +315,14 @@ class LeaseBackend:
             lease = self._held(name)
             if lease is None or lease.order is None:
                 return
-            order, family = lease.order, evict.family(lease.holder)
+            order, (found, unseen) = lease.order, evict.family(lease.holder, lease.brood)
             with self._lock:
                 if self._known.get(name) is not lease:
                     return  # given back meanwhile
-                targets = self._gather(name, lease, family)
-            addressees = evict.asked(lease.holder, targets, order.signal)
-            lease.spared = frozenset(targets) - frozenset(addressees)
+                targets = self._gather(name, lease, found)
+            looked_at = [each for each in targets if each not in unseen]  # the others have until the kill
+            addressees = evict.asked(lease.holder, looked_at, order.signal)
+            lease.spared = frozenset(looked_at) - frozenset(addressees)
             told = bool(targets) and evict.signal_all(addressees, order.signal, lease.holder.uid)
             if not told and not lease.untouchable:
                 lease.untouchable = True
@@ -371,19 +373,24 @@ class LeaseBackend:
             self._report(Ended(name, end))
 
     def _kill(self, name: str) -> None:
+        """Kill all that one look finds; where it was cut short, all below which there is nothing that it has not found,
+        and the rest after the next look."""
         with self._or_again(name, self._kill):
             lease = self._held(name)
             if lease is None:
                 return
-            family = evict.family(lease.holder)
+            found, unseen = evict.family(lease.holder, lease.brood)
             with self._lock:
                 if self._known.get(name) is not lease:
                     return
-                targets = self._gather(name, lease, family)
-                if targets:
+                targets = self._gather(name, lease, found)
+                if unseen:
+                    self._after(RETRY_S, lambda: self._put(name, self._kill))
+                elif targets:
                     lease.undo.append(self._after(tracers.AFTER_S, lambda: self._put(name, self._free)))
                 lease.kill_at = math.inf  # what forked meanwhile is killed by the next order
-            evict.signal_all(targets, evict.SIGKILL, lease.holder.uid)
+            looked_at = [each for each in targets if each not in unseen]
+            evict.signal_all(looked_at, evict.SIGKILL, lease.holder.uid)
 
     def _free(self, name: str) -> None:
         """Free those that outlive SIGKILL because another process of their account traces them."""
