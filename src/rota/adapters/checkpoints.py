@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rota.adapters.tree_size import TreeSize
+from rota.app.ports import INNER_CHECKPOINTS
 
 RUN_ID = re.compile(r"[0-9a-f]{12}")
 MOST = 200  # removed in one round: a round must end
@@ -87,9 +88,18 @@ def _is_old(entry: os.DirEntry[str], before: float) -> bool:
     """A directory that looks young may belong to a run the store has forgotten because an old copy was put back."""
     if not RUN_ID.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
         return False
-    facts = entry.stat(follow_symlinks=False)
+    if _changed_at(entry.path) >= before:
+        return False
+    try:
+        return _changed_at(f"{entry.path}/{INNER_CHECKPOINTS}") < before
+    except FileNotFoundError:
+        return True
+
+
+def _changed_at(path: str) -> float:
     # The owner of a directory can give it any time of change, one in the future too; the kernel's own cannot be set.
-    return min(facts.st_mtime, facts.st_ctime) < before
+    facts = os.lstat(path)
+    return min(facts.st_mtime, facts.st_ctime)
 
 
 def _remove(path: str) -> bool:

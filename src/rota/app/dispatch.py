@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rota.app.accounts import ONE_FOR_ALL, Accounts
+from rota.app.checkpoint_dir import checkpoint_dir
 from rota.app.ports import Backend, LaunchOrder, StopOrder, Task
 from rota.core.grace import given_s
 from rota.core.predict import hash_text
@@ -31,10 +32,11 @@ def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:
     assert attempt is not None
     spec = run.spec
     warned = warning(spec)
+    saved = checkpoint_dir(site.checkpoints, run.id, spec.account)
     return LaunchOrder(
         attempt_id=attempt.id,
         argv=spec.argv,
-        env=_environment(run, attempt, site),
+        env=_environment(run, attempt, site, saved.path),
         workdir=spec.workdir,
         tasks=_tasks(state, run, attempt),
         umask=spec.umask,
@@ -46,7 +48,8 @@ def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:
         log_cap_bytes=spec.log_cap_bytes,
         terminal=spec.terminal,
         confine=any(not state.nodes[part.node].simulated for part in attempt.placement),
-        checkpoint_dir=f"{site.checkpoints}/{run.id}",
+        checkpoint_dir=saved.path,
+        checkpoint_parent=saved.parent,
         holder=spec.holder,
         memory_gb=spec.request.memory_gb,
         cpus=spec.request.cpus,
@@ -62,7 +65,7 @@ def stop(backend: Backend, run: Run, *, overdue: bool = False) -> None:
     backend.stop(attempt.id, order)
 
 
-def _environment(run: Run, attempt: Attempt, site: Site) -> Mapping[str, str]:
+def _environment(run: Run, attempt: Attempt, site: Site, saved: str) -> Mapping[str, str]:
     nodes = [part.node for part in attempt.placement]
     own = site.env if run.spec.account is None else {}
     env = {"PATH": PATH, "LANG": "C.UTF-8", **own, **run.spec.env}
@@ -76,7 +79,7 @@ def _environment(run: Run, attempt: Attempt, site: Site) -> Mapping[str, str]:
         "ROTA_USER": run.user,
         "ROTA_NODES": str(len(nodes)),
         "ROTA_NODELIST": ",".join(nodes),
-        "ROTA_CHECKPOINT_DIR": f"{site.checkpoints}/{run.id}",
+        "ROTA_CHECKPOINT_DIR": saved,
         # away from the ephemeral range, for torchrun and the like; two attempts seldom get the same
         "ROTA_MASTER_PORT": str(20000 + hash_text(attempt.id) % 10000),
     }

@@ -12,6 +12,8 @@ from rota.core.node import Node
 from rota.core.run import Exit, Holder, PastAttempt, Run, RunState
 from rota.core.state import State
 
+INNER_CHECKPOINTS = "data"  # the directory inside `LaunchOrder.checkpoint_parent`
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -42,6 +44,7 @@ class LaunchOrder:
     terminal: bool = False  # a pty that can be attached to, instead of a plain log
     confine: bool = False  # real GPUs: hide the device files of the others where the kernel lets us
     checkpoint_dir: str | None = None  # made before the command runs, the account's own, kept across attempts
+    checkpoint_parent: str | None = None  # the server's own, with nothing but that inside; None = it has none
     holder: Holder | None = None  # a lease: start nothing, watch this process; argv is only what to call it
     memory_gb: float = 0.0  # the most that each task may take; 0 = no limit of its own
     cpus: int = 0  # CPU time that each task may take, in whole CPUs; 0 = no limit

@@ -205,6 +205,7 @@ def order_frame(order: LaunchOrder, installation: str = "") -> bytes:
         "terminal": order.terminal,
         "confine": order.confine,
         "checkpoint_dir": order.checkpoint_dir,
+        "checkpoint_parent": order.checkpoint_parent,
         "memory_gb": order.memory_gb,
         "cpus": order.cpus,
     }

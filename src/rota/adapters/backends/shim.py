@@ -23,7 +23,7 @@ import os
 import select
 import signal
 
-from rota.adapters.backends import confine, defunct, heard, procs, records, stuck, task, tracers
+from rota.adapters.backends import checkpoint_dir, confine, defunct, heard, procs, records, stuck, task, tracers
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.logfile import LogFile
@@ -84,6 +84,7 @@ class Shim:
         self.house, self.id, self.order, self.log = house, attempt_id, order, log
         self.directory = records.attempt_dir(".", attempt_id)
         self.cap = LogCap(log, self.directory, order["log_cap_bytes"], house.least_free)
+        self.account: task.Account | None = None  # that the tasks run as; None = our own
         self.uid = os.geteuid()  # of the tasks
         self.bounded = False  # by limits of its own
         self.memory_bounded = False
@@ -152,20 +153,12 @@ class Shim:
 
     # -- begin
 
-    def _make_checkpoint_dir(self, account: task.Account | None) -> None:
-        """Kept from attempt to attempt, so it may be there; it belongs to whoever runs the command."""
-        path = self.order["checkpoint_dir"]
-        if path is None:
-            return
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            return
-        if account is not None and account.privileged:
-            os.chown(path, account.uid, account.gid)
+    def _make_checkpoint_dir(self) -> None:
+        if self.order["checkpoint_dir"] is not None:
+            checkpoint_dir.make(self.order["checkpoint_dir"], self.order["checkpoint_parent"], self.account)
 
     def _launch_spawned(self) -> None:
-        self._make_checkpoint_dir(None)
+        self._make_checkpoint_dir()
         tick = procs.boottime()
         for rank in range(len(self.order["tasks"])):
             self.tasks[task.spawn(self.order, rank, self.log, self.house.home)] = rank
@@ -173,10 +166,10 @@ class Shim:
         self._begun(tick)
 
     def _launch_forked(self) -> None:
-        account = task.Account(self.order["account"]) if self.order["account"] else None
+        account = self.account = task.Account(self.order["account"]) if self.order["account"] else None
         if account is not None:
             self.uid = account.uid
-        self._make_checkpoint_dir(account)
+        self._make_checkpoint_dir()
         output = self._open_pipe(account) if account is not None and account.foreign else self.log
         if self.order["confine"]:
             self._confine_tasks()
@@ -594,10 +587,7 @@ class Shim:
             self._close_pipe(self.pipe)
         self._check_cap(self.cap.settle)
         if self.order["checkpoint_dir"] is not None:
-            try:
-                os.rmdir(self.order["checkpoint_dir"])  # most runs leave it empty
-            except OSError:
-                pass
+            checkpoint_dir.remove_if_empty(self.order["checkpoint_dir"], self.order["checkpoint_parent"], self.account)
 
     def _check_cap(self, check: Callable[[], float]) -> float:
         """Bound the log of an attempt that ends. Returns how soon to look again, in seconds."""
