@@ -12,6 +12,7 @@ from rota.app.commands import CancelReservation, Drain, Rerun, Reserve, Submit
 from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound
 from rota.app.reserve import FOR_ADMINS, MOST, MOST_OF_ONE, expire, said
 from rota.core import events as e
+from rota.core.policy import Limits
 from rota.core.reservation import Reservation
 from rota.core.resources import Request
 from rota.core.run import RunState
@@ -142,6 +143,31 @@ def test_a_person_has_a_bound_and_an_admin_has_none(house: House) -> None:
     with_policy(house, max_reserved_gpu_s=0.0)
     with pytest.raises(Invalid, match="bob may reserve 0 at a time"):
         reserve(house, 1, who=BOB, in_s=5 * DAY)
+
+
+def test_nobody_keeps_more_at_a_time_than_their_runs_may_hold(house: House) -> None:
+    with_policy(house, limits=Limits(gpus=4), user_limits={"bob": Limits()})
+    for who in (ANN, AGENT):
+        with pytest.raises(Invalid, match="ann may hold 4 GPUs at a time") as refusal:
+            reserve(house, 5, who)
+        assert refusal.value.field == "gpus"
+    first = reserve(house, 3)
+    reserve(house, 1, in_s=HOUR / 2)
+    with pytest.raises(Conflict, match="ann may hold 4 GPUs at a time, and has reserved 4 for a part of that time"):
+        reserve(house, 1, in_s=0.0, length_s=3 * HOUR)
+    house.do(Reserve(4, start=first.end, length_s=HOUR), ANN)
+    reserve(house, 5, BOB, in_s=DAY)
+    assert reserve(house, 8, ROOT, user="ann", in_s=2 * DAY).gpus == 8
+
+
+def test_runs_of_a_reservation_count_against_the_limit_of_their_user(house: House) -> None:
+    with_policy(house, limits=Limits(gpus=2))
+    kept: Reservation = house.do(Reserve(4, length_s=HOUR, user="ann"), ROOT)
+    with pytest.raises(Invalid, match="ann may hold 2 GPUs at a time"):
+        house.submit("true", 3, reservation=kept.id)
+    house.running(2, reservation=kept.id)
+    second = house.submit("true", 2, reservation=kept.id)
+    assert "user_gpus" in [reason.code for reason in house.rota.explain(second).reasons]
 
 
 def hurried(build: Build) -> tuple[House, Hurried]:

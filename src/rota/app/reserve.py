@@ -44,6 +44,8 @@ def reserve(desk: Desk, who: Principal, command: Reserve) -> Reservation:
     request = Request(command.gpus, command.nodes, gpu_type=command.gpu_type)
     _check_request(desk, request)
     _check_bounds(desk, who, user, request.gpus * max(end - start, LEAST_S))
+    if who.role is not Role.ADMIN:
+        _check_limit(desk, user, request.gpus, start, end)
     made = Reservation(
         id=_new_id(desk),
         user=user,
@@ -172,6 +174,23 @@ def _check_bounds(desk: Desk, who: Principal, user: str, gpu_s: float) -> None:
             f"{user} has reserved {before / HOUR_S:.1f} GPU-hours in the last 7 days and ahead, "
             f"{left / HOUR_S:.1f} of {most / HOUR_S:g} are left; ask for these {gpu_s / HOUR_S:.1f} again at {at}, "
             f"give one up that begins more than {told(NOTICE_S)} from now (`rota reserve cancel`), or ask an admin"
+        )
+
+
+def _check_limit(desk: Desk, user: str, gpus: int, start: float, end: float) -> None:
+    """Refuse to keep more GPUs at a time than the user's own runs may hold."""
+    most = desk.state.policy.limits_of(user).gpus
+    if not most:
+        return
+    if gpus > most:
+        raise Invalid(f"gpus: {user} may hold {most} GPUs at a time; take as many at most, or ask an admin", "gpus")
+    theirs = [one for one in desk.state.calendar if one.user == user and one.meets(start, end)]
+    moments = [max(start, one.start) for one in theirs]
+    kept = max((sum(one.gpus for one in theirs if one.active(at)) for at in moments), default=0)
+    if kept + gpus > most:
+        raise Conflict(
+            f"{user} may hold {most} GPUs at a time, and has reserved {kept} for a part of that time already; "
+            "take fewer or another time, or ask an admin"
         )
 
 
