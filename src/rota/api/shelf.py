@@ -12,6 +12,7 @@ from rota.api import once
 from rota.api.act import act
 from rota.api.house import House
 from rota.api.lookups import look_up
+from rota.api.person_answers import TRIES
 from rota.app.authz import Principal
 from rota.app.commands import Draft, PutRecord
 from rota.app.errors import Conflict
@@ -73,20 +74,21 @@ class Shelf:
     ) -> Record:
         """A new document; the one the key has made already, if it was for the same."""
         request = once.hash_of(asked)
-        if key:
-            known = await self._known(draft)
-            if known is not None:
-                return once.same(known, request, key)
         text = json.dumps({**body, "user": body.get("user") or self.owner, once.REQUEST: request})
         command = PutRecord(replace(draft, body=text), owner=self.owner, fresh=True)
-        try:
-            made: Record = await act(self._house, self._who, command, dry_run)
-        except Conflict:
+        left = TRIES if key else 1
+        while True:
             known = await self._known(draft) if key else None
-            if known is None:
-                raise
-            return once.same(known, request, key or "")  # the same request, twice at once
-        return made
+            if known is not None:
+                return once.same(known, request, key or "")
+            try:
+                made: Record = await act(self._house, self._who, command, dry_run)
+            except Conflict:
+                left -= 1
+                if not left:
+                    raise
+                continue  # the same key twice at once: the other one's document may not be in the store yet
+            return made
 
     async def _known(self, draft: Draft) -> Record | None:
         return await look_up(self._house, self._who, self._house.service.record, draft.kind, draft.id)
