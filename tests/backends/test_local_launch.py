@@ -99,6 +99,18 @@ def test_what_cannot_begin_says_why(
         assert f"rota: {end.message}\n" == text_of(backend, order)
 
 
+@pytest.mark.parametrize("name", ["/no\r/such", "/no\u2028/such", "/no\x85/such\x0c"])
+def test_a_forked_task_says_why_in_whole_whatever_characters_a_name_has(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, name: str
+) -> None:
+    """A task with a terminal is forked, and tells its supervisor through a pipe."""
+    order = rig.order("succeed", workdir=f"{name} dir", terminal=True)
+    backend.launch(order)
+    end = rig.end_of(reports, order)
+    assert (end.cause, end.code) == (Cause.LAUNCH_FAILED, 126)
+    assert end.message == f"workdir does not exist: {name} dir (create it or submit from another directory)"
+
+
 def test_a_script_without_an_interpreter_line_is_the_shells(
     rig: LocalRig, backend: LocalBackend, reports: Reports, tmp_path: Path
 ) -> None:

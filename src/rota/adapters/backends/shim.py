@@ -270,7 +270,7 @@ class Shim:
         if self.errors < 0 or not select.select([self.errors], [], [], 0)[0]:
             return False
         text = os.read(self.errors, 1 << 16).decode(errors="surrogateescape")
-        for line in text.splitlines():
+        for line in filter(None, text.split("\n")):  # splitlines also cuts at other characters, which names may have
             code, _, message = line.partition(" ")
             self.refusal = self.refusal or (int(code), message)
         return bool(text)
