@@ -18,6 +18,7 @@ import uvloop
 
 from rota.api import accept, serve
 from rota.api.house import House
+from rota.api.passrights import Listener
 from rota.api.turns import AT_A_TIME
 from rota.core.descriptors import Shares
 from tests.app.house import PATIENCE_S
@@ -79,17 +80,18 @@ Story = Callable[[Place], Coroutine[Any, Any, None]]
 Tell = Callable[[Story], Place]
 
 
-@pytest.fixture(params=["port", "unix socket"])
+@pytest.fixture(params=["port", "unix socket", "unix socket before Linux 6.16"])
 def tell(request: pytest.FixtureRequest, shared: House) -> Iterator[Tell]:
     with TemporaryDirectory(prefix="rota-") as where:  # pytest's own are for one account alone
         Path(where).chmod(0o711)
-        yield teller(shared, None if request.param == "port" else Path(where) / "s")
+        kind = Listener if "before" in request.param else socket.socket
+        yield teller(shared, None if request.param == "port" else Path(where) / "s", kind)
 
 
-def teller(house: House, path: Path | None) -> Tell:
+def teller(house: House, path: Path | None, kind: type[socket.socket] = socket.socket) -> Tell:
     def told(story: Story, loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop) -> Place:
         with ExitStack() as stack, asyncio.Runner(loop_factory=loop) as runner:
-            listening = socket.socket(socket.AF_INET if path is None else socket.AF_UNIX)
+            listening = kind(socket.AF_INET if path is None else socket.AF_UNIX)
             listening.bind(("127.0.0.1", 0) if path is None else str(path))
             if path is not None:
                 path.chmod(0o777)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import logging
 import os
 import socket
+import struct
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rota.api.passrights import SO_PASSRIGHTS, refuse_descriptors
+from rota.api import passrights
+from rota.api.connections import Refusal
+from rota.api.house import House
+from rota.api.link_transport import LinkTransport
+from rota.api.passrights import SO_PASSRIGHTS, Closers, Listener, refuse_descriptors
 from rota.api.serve import listen, listen_unix
+from tests.api.test_accept import LOOPS, REQUEST, Place, answered, has_news, teller
+from tests.app.house import PATIENCE_S
+
+LINGER_S = 300
 
 
 def is_refused(listener: socket.socket, path: Path) -> bool:
@@ -43,6 +55,7 @@ def test_a_message_with_a_descriptor_is_refused_where_the_kernel_can(tmp_path: P
         one.listen()
         sockets = listen("127.0.0.1", 0, 0, {"unix": one})
         sockets.main.close()
+        one = sockets.unix
     else:
         one = listen_unix(path)
     assert one is not None
@@ -54,8 +67,195 @@ def test_a_message_with_a_descriptor_is_refused_where_the_kernel_can(tmp_path: P
         assert is_refused(one, path) == able
 
 
-def test_a_kernel_that_cannot_is_said_and_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as one, caplog.at_level(logging.INFO):
-        one.close()
-        refuse_descriptors(one)
-    assert "cannot be refused here" in caplog.text
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for a kernel before 6.16."""
+    monkeypatch.setattr(passrights, "SO_PASSRIGHTS", 0x7FFF)
+
+
+@pytest.mark.usefixtures("without")
+def test_a_kernel_that_cannot_is_said_and_reads_are_guarded(caplog: pytest.LogCaptureFixture) -> None:
+    plain = socket.socket(socket.AF_UNIX)
+    with caplog.at_level(logging.INFO), refuse_descriptors(plain) as one:
+        assert isinstance(one, Listener)
+        assert plain.fileno() == -1
+    assert "cannot refuse descriptors" in caplog.text
+
+
+class Lingering:
+    """A TCP connection whose close waits for LINGER_S, or until its other end goes."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self._sender = stack.enter_context(socket.create_connection(listening.getsockname()))
+        self.other_end = stack.enter_context(listening.accept()[0])
+        self._sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
+        self._sender.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                self._sender.send(b"x" * 65536)
+
+    def passed_over(self, link: socket.socket, text: bytes = b"x", flags: int = 0) -> None:
+        """Pass the connection, and have no descriptor of it any more."""
+        link.sendmsg([text], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self._sender.fileno()]))], flags)
+        self._sender.close()
+
+
+async def with_the_first_bytes(place: Place, passed: Lingering) -> None:
+    passed.passed_over(place.connect(os.geteuid(), b""))
+
+
+async def with_bytes_behind_others(place: Place, passed: Lingering) -> None:
+    one = place.connect(os.geteuid(), b"GET / HT")
+    passed.passed_over(one)
+
+
+async def on_a_connection_that_was_answered(place: Place, passed: Lingering) -> None:
+    one = place.connect(os.geteuid())
+    await place.settled(lambda: has_news(one))
+    passed.passed_over(one)
+
+
+async def with_an_urgent_byte_that_reads_skip(place: Place, passed: Lingering) -> None:
+    one = place.connect(os.geteuid(), b"")
+    try:
+        passed.passed_over(one, flags=socket.MSG_OOB)
+    except OSError:
+        pytest.skip("this kernel has no urgent bytes on unix sockets")
+    one.send(REQUEST)
+
+
+async def by_one_that_goes_at_once(place: Place, passed: Lingering) -> None:
+    one = place.connect(os.geteuid(), b"")
+    passed.passed_over(one)
+    one.close()
+
+
+async def behind_a_refused_request(place: Place, passed: Lingering) -> None:
+    one = place.connect(os.geteuid(), b"NO HTTP\r\n\r\n")
+    passed.passed_over(one)
+
+
+async def where_there_is_no_seat(place: Place, passed: Lingering) -> None:
+    def refuse(link: socket.socket) -> Any:
+        acceptor._admit = admit
+        raise Refusal(429, "too many")
+
+    acceptor = place.server.servers[0]
+    admit, acceptor._admit = acceptor._admit, refuse
+    passed.passed_over(place.connect(os.geteuid(), b""))
+    await place.settled(lambda: acceptor._admit is admit)
+
+
+WAYS = [
+    with_the_first_bytes,
+    with_bytes_behind_others,
+    on_a_connection_that_was_answered,
+    with_an_urgent_byte_that_reads_skip,
+    by_one_that_goes_at_once,
+    behind_a_refused_request,
+    where_there_is_no_seat,
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_others_are_answered_while_a_passed_descriptor_is_closed(tmp_path: Path, shared: House, way: Any) -> None:
+    async def story(place: Place) -> None:
+        passed = Lingering(place.stack)
+        await way(place, passed)
+        await place.settled(lambda: closers_of(place).count == 1)
+        await answers(place)
+        assert closers_of(place).count == 1, "it was not closed before others were answered"
+        passed.other_end.close()
+        await place.settled(lambda: closers_of(place).count == 0)
+        await answers(place)
+
+    teller(shared, tmp_path / "s", Listener)(story)
+
+
+def test_while_too_many_wait_for_their_close_no_more_are_accepted(tmp_path: Path, shared: House) -> None:
+    async def story(place: Place) -> None:
+        assert isinstance(place.listening, Listener)
+        place.listening._closers = Closers(most=1, most_waiting=1)
+        before = place.connect(os.geteuid())
+        await place.settled(lambda: has_news(before))
+        assert answered(before) == b"HTTP/1.1 200 OK"
+        several = [Lingering(place.stack) for _ in range(2)]
+        for passed in several:
+            passed.passed_over(place.connect(os.geteuid(), b""))
+        await place.settled(lambda: closers_of(place).count == 2)
+        late = place.connect(os.geteuid())
+        before.recv(4096)
+        before.send(REQUEST)
+        await place.settled(lambda: has_news(before))
+        assert not has_news(late)
+        for passed in several:
+            passed.other_end.close()
+        await place.settled(lambda: has_news(late))
+        assert answered(late) == b"HTTP/1.1 200 OK"
+
+    teller(shared, tmp_path / "s", Listener)(story)
+
+
+def test_a_server_ends_while_connections_with_descriptors_were_not_accepted(tmp_path: Path, shared: House) -> None:
+    async def story(place: Place) -> None:
+        place.server.servers[0].close()
+        passed = Lingering(place.stack)
+        passed.passed_over(place.connect(os.geteuid(), b""))
+        place.stack.callback(passed.other_end.close)
+
+    place = teller(shared, tmp_path / "s", Listener)(story)
+    assert place.listening.fileno() == -1
+
+
+async def answers(place: Place) -> None:
+    one = place.connect(os.geteuid())
+    await place.settled(lambda: has_news(one))
+    assert answered(one) == b"HTTP/1.1 200 OK"
+
+
+def closers_of(place: Place) -> Closers:
+    assert isinstance(place.listening, Listener)
+    return place.listening.closers
+
+
+class Telling(asyncio.Protocol):
+    """Notes what its transport tells."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def pause_writing(self) -> None:
+        self.told.append("pause")
+
+    def resume_writing(self) -> None:
+        self.told.append("resume")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.told.append("lost")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_the_kernel_does_not_take_at_once_is_sent_as_the_client_reads(tmp_path: Path, loop: Any) -> None:
+    async def story(listening: Listener) -> None:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        link, _ = listening.accept()
+        link.setblocking(False)
+        protocol = Telling()
+        transport = LinkTransport(asyncio.get_running_loop(), link, protocol)
+        transport.set_write_buffer_limits(high=0)
+        transport.writelines([b"a" * 10, b"b" * 3_000_000])
+        transport.write(bytearray(b"c" * 10))
+        transport.close()
+        assert protocol.told == ["pause"]
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b"a" * 10 + b"b" * 3_000_000 + b"c" * 10
+        assert protocol.told == ["pause", "resume", "lost"]
+        assert transport.get_protocol() is None, "it refers to the transport"
+        assert link.fileno() == -1
+        writer.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner, Listener(socket.AF_UNIX) as listening:
+        runner.run(story(listening))

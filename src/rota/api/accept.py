@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from rota.api.connections import SAY_EVERY_S, Refusal, Seat
+from rota.api.link_transport import LinkTransport
+from rota.api.passrights import Link
 from rota.api.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -131,7 +133,10 @@ class Acceptor:
         await self._turns.turn(admitted.party)
         if not _is_gone(link):
             admitted.is_handed = True
-            await self._loop.connect_accepted_socket(partial(self._make, admitted), link)
+            if isinstance(link, Link):
+                LinkTransport(self._loop, link, self._make(admitted))
+            else:
+                await self._loop.connect_accepted_socket(partial(self._make, admitted), link)
 
     def _handed_over(self, link: socket.socket, admitted: Admitted, task: asyncio.Task[None]) -> None:
         """Also for a task that was cancelled before it began, which therefore cannot do this itself."""

@@ -1,22 +1,153 @@
 """Descriptors that a client passes over a unix socket (SCM_RIGHTS), which nobody here wants.
 
 A plain recv() drops them: the kernel then closes, inside that call, what may be the last descriptor of a file. To close
-a TCP socket with SO_LINGER and unsent bytes takes as long as its owner said, and the event loop waits meanwhile.
+a TCP socket with SO_LINGER and unsent bytes takes as long as its owner said, and the event loop waits meanwhile. The
+same goes for a close() of the connection while such a message waits in it.
+
+Since Linux 6.16 the kernel refuses such messages (SO_PASSRIGHTS). Before, a `Link` looks at what came before it reads:
+with MSG_PEEK the message keeps its descriptors, and without room for them MSG_CTRUNC says that there are some. Such a
+connection is not read any further, and is closed in a thread.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
+import os
 import socket
+import struct
+import threading
+import time
+from queue import SimpleQueue
 
 log = logging.getLogger(__name__)
 
 SO_PASSRIGHTS = 83  # asm-generic/socket.h, since Linux 6.16; the socket module does not know it yet
+READ = 64 << 10  # bytes
+MOST_READS = 64  # of what waits in a connection that is closed, in the event loop
+CLOSERS = 32  # threads, started as they are needed: a close may take as long as the client likes
+MOST_WAITING = 32  # connections that wait for one of them; with more no new ones are accepted
+SAY_EVERY_S = 60.0
 
 
-def refuse_descriptors(listener: socket.socket) -> None:
-    """Have the kernel refuse messages with descriptors, to this socket and to those that it accepts (EPERM)."""
+def refuse_descriptors(listener: socket.socket) -> socket.socket:
+    """Have the kernel refuse messages with descriptors, to this socket and to those that it accepts (EPERM). Return the
+    socket to listen on: where the kernel cannot refuse them, a `Listener` in place of the given one."""
     try:
         listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
-    except OSError as error:  # an older kernel: docs/security.md says what that leaves open
-        log.info("descriptors that clients pass over the unix socket cannot be refused here: %s", error)
+        return listener
+    except OSError as error:
+        log.info("the kernel cannot refuse descriptors on the unix socket (%s): each read is looked at first", error)
+        return Listener(listener.family, listener.type, listener.proto, fileno=listener.detach())
+
+
+class DescriptorPassed(OSError):
+    """The next bytes of a connection carry descriptors."""
+
+
+class Closers:
+    """Threads that close what may take long to close. Use it on one thread alone."""
+
+    def __init__(self, most: int = CLOSERS, most_waiting: int = MOST_WAITING) -> None:
+        self._most, self._most_waiting = most, most_waiting
+        self._numbers: SimpleQueue[int] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self.count = 0  # descriptors that are not closed yet
+        self._said_at = -SAY_EVERY_S
+
+    def close(self, number: int) -> None:
+        """Close this descriptor in a thread."""
+        with self._lock:
+            self.count += 1
+            is_needed = self._threads < min(self.count, self._most)
+        self._numbers.put(number)
+        if is_needed:
+            with contextlib.suppress(RuntimeError):  # no thread can be had now: the next close asks for one again
+                threading.Thread(target=self._close_all, name="rota-close", daemon=True).start()
+                self._threads += 1
+
+    def is_full(self) -> bool:
+        return self.count >= self._most + self._most_waiting
+
+    def close_passed(self, link: socket.socket) -> None:
+        """Close a connection in which descriptors wait."""
+        now = time.monotonic()
+        if now - self._said_at >= SAY_EVERY_S:
+            self._said_at = now
+            pid, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            log.warning("user id %s (process %s) passed descriptors over the unix socket; it was hung up on", uid, pid)
+        self.close(link.detach())
+
+    def _close_all(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                os.close(self._numbers.get())
+            with self._lock:
+                self.count -= 1
+
+
+class Listener(socket.socket):
+    """A unix socket whose connections are Links."""
+
+    _closers: Closers | None = None
+
+    @property
+    def closers(self) -> Closers:
+        if self._closers is None:
+            self._closers = Closers()
+        return self._closers
+
+    def accept(self) -> tuple[Link, str]:
+        if self.closers.is_full():  # each of those that wait has a descriptor of this process
+            raise OSError(errno.EMFILE, "too many connections with passed descriptors wait for their close")
+        plain, address = super().accept()
+        link = Link(self.family, self.type, self.proto, fileno=plain.detach())
+        link.closers = self.closers
+        # Else a read would skip an urgent byte, and drop the descriptors that came with it.
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+        return link, address
+
+    def close(self) -> None:
+        """Close in a thread: descriptors may wait in connections that were not accepted."""
+        if self.fileno() >= 0:
+            self.closers.close(self.detach())
+
+
+class Link(socket.socket):
+    """A connection that is never read, nor closed on this thread, where that would close a passed descriptor. The other
+    calls of `socket.socket` that read are not guarded."""
+
+    closers: Closers
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        """Raise DescriptorPassed where descriptors came with the next bytes."""
+        if flags & socket.MSG_PEEK:
+            return super().recv(bufsize, flags)
+        # Only this end reads, so that what was looked at is what is read, and nothing behind it.
+        ahead, _, said, _ = self.recvmsg_into([memoryview(_SCRATCH)[:bufsize]], 0, socket.MSG_PEEK)
+        if said & socket.MSG_CTRUNC:
+            raise DescriptorPassed(errno.EPERM, "descriptors were passed over the unix socket")
+        return super().recv(ahead, flags) if ahead else b""
+
+    def close(self) -> None:
+        if self.fileno() < 0:
+            return
+        if self._holds_descriptors():
+            self.closers.close_passed(self)
+        else:
+            super().close()
+
+    def _holds_descriptors(self) -> bool:
+        """Return whether a message with descriptors waits here, or so much else that it cannot be told."""
+        try:
+            self.shutdown(socket.SHUT_RD)  # nothing more can come
+            return all(self.recv(READ) for _ in range(MOST_READS))
+        except DescriptorPassed:
+            return True
+        except OSError:  # is told only where nothing waits
+            return False
+
+
+_SCRATCH = bytearray(READ)  # what was looked at; the event loop's thread alone reads Links

@@ -85,17 +85,16 @@ def listen(
             f"the server and its lease door cannot both listen on port {port}; choose another with --lease-port "
             "(0 does without the lease door's own port: its routes are on the server's, too)"
         )
-    if "unix" in given:
-        refuse_descriptors(given["unix"])
+    local = refuse_descriptors(given["unix"]) if "unix" in given else None
     main = given.get("main") or _bind(host, port, "--port")
     if "lease" in given or not lease_port:
-        return Sockets(main, given.get("lease"), given.get("unix"))
+        return Sockets(main, given.get("lease"), local)
     try:
         lease = _bind(host, lease_port, "--lease-port", " (0 does without the lease door's own port)")
     except BaseException:
         main.close()
         raise
-    return Sockets(main, lease, given.get("unix"))
+    return Sockets(main, lease, local)
 
 
 def _bind(host: str, port: int, flag: str, besides: str = "") -> socket.socket:
@@ -124,7 +123,7 @@ def listen_unix(path: Path) -> socket.socket | None:
     one = socket.socket(socket.AF_UNIX)
     try:
         path.unlink(missing_ok=True)
-        refuse_descriptors(one)
+        one = refuse_descriptors(one)
         one.bind(str(path))
         os.chmod(path, 0o666)  # noqa: S103 - everybody may knock: the kernel says who it is
         one.listen(BACKLOG)
