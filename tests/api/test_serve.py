@@ -727,3 +727,34 @@ def test_a_taken_port_is_named() -> None:
         serve.listen("nowhere.invalid", 0, 0)
     with pytest.raises(CannotStart, match=r"192\.0\.2\.1 port 0: .*choose an address of this machine with --host"):
         serve.listen("192.0.2.1", 0, 0)  # of nobody: for documentation
+
+
+async def in_pieces(scope: Any, receive: Any, send: Any) -> None:
+    """Answers without a length, as long lists and event streams are."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for piece in (b"[1,\r\n", b"", b"2" * 100_000):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b"]", "more_body": scope["path"] == "/empty"})
+    if scope["path"] == "/empty":  # the last piece has nothing in it
+        await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize("asked", [b"", b"connection: keep-alive\r\n"])
+@pytest.mark.parametrize("path", [b"/", b"/empty"])
+def test_a_client_of_http_1_0_gets_no_chunks_but_the_end_of_the_connection(path: bytes, asked: bytes) -> None:
+    async def conversation(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"GET " + path + b" HTTP/1.0\r\nhost: x\r\n" + asked + b"\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head
+        assert b"\r\nconnection: close" in head
+        assert body == b"[1,\r\n" + b"2" * 100_000 + b"]"
+
+    talk(conversation, in_pieces)
+
+
+def test_a_client_of_http_1_0_that_asks_for_the_head_alone_gets_that() -> None:
+    async def conversation(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HEAD / HTTP/1.0\r\nhost: x\r\n\r\n")
+        assert (await reader.read()).endswith(b"\r\n\r\n")
+
+    talk(conversation, in_pieces)

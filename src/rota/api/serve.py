@@ -53,6 +53,7 @@ PARTING_S = 3
 LAST_LOOK_S = 0.1  # what came while the event loop was held up is read before its sender is given up
 TAKE_WITHIN_S = 30.0
 COPIED = 16 << 10  # bytes of a body that are copied behind its head; a larger one may be the same for many clients
+CHUNKED = b"transfer-encoding: chunked\r\n"  # the last header, where uvicorn adds it
 ASK_WITHIN_S = 1.0  # of a connection that was taken right before the end
 
 
@@ -311,6 +312,32 @@ class _Corked:
         self._closed = _nothing
 
 
+class _Unchunked:
+    """What a request by HTTP/1.0 is answered through: its client knows no chunks (RFC 9112, 6.1), but the end of the
+    connection. uvicorn writes one chunk at a time, and the last one along with the one before or alone."""
+
+    __slots__ = ("_is_chunked", "_transport")
+
+    def __init__(self, transport: _Corked) -> None:
+        self._transport, self._is_chunked = transport, False
+
+    def write(self, data: bytes) -> None:
+        if self._is_chunked:
+            size, _, rest = data.partition(b"\r\n")
+            self._transport.write(rest[: int(size or b"0", 16)])
+        elif data.startswith(b"HTTP/1.1 ") and data.endswith(CHUNKED + b"\r\n"):
+            self._is_chunked = True
+            self._transport.write(data.removesuffix(CHUNKED + b"\r\n") + b"\r\n")
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+
 def _nothing() -> None:
     pass
 
@@ -560,7 +587,8 @@ class _Connection(BoundedPipeline):
         if self.cycle is not before:  # else it is a WebSocket
             self.cycle.head_size = size  # type: ignore[attr-defined]
             self._heads += size
-            self.cycle.transport = self._corked  # type: ignore[assignment]
+            is_old = self.cycle.scope["http_version"] == "1.0"
+            self.cycle.transport = _Unchunked(self._corked) if is_old else self._corked  # type: ignore[assignment]
             if self._stopping:
                 self.cycle.keep_alive = False
 
