@@ -8,10 +8,11 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from rota.core.grace import PROMPT_S
 from rota.core.policy import Ordering, Policy
 from rota.core.presets import named
 from rota.core.run import ENDED, KEPT_ATTEMPTS
-from tests.props.stage import Comer, Stage, comers
+from tests.props.stage import KINDS, Stage, comers
 from tests.unit.core.kit import node
 
 POLICIES = ["auto", "srtf", "las"]
@@ -115,7 +116,10 @@ def test_nor_is_it_back_before_that_one_where_a_third_is_about(told: list[Told],
     stage = Stage(node("a", 4), node("b", 4), policy=policy, judged=False, grace_s=grace_s)
     for later, gpus, takes, declared, priority, kind in told:
         stage.until(stage.now + later)
-        Comer(later, gpus, takes, declared, "ann", priority, kind).submit(stage)
+        # the order counts a long grace as a part of a time limit; without a limit the lengths are as told
+        limit_s = declared if grace_s <= PROMPT_S else None
+        said = {"time_limit_s": limit_s, "grace_s": grace_s, "priority": priority, **KINDS[kind]}
+        stage.submit(gpus, takes=takes, expected=declared, **said)
     stage.until(1e9)
     assert stage.stops
     for stop in stage.stops:

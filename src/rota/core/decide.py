@@ -40,7 +40,7 @@ from rota.core.plan import Plan, Preempt, Reserve, Start
 from rota.core.policies import las
 from rota.core.policy import Backfill, Ordering
 from rota.core.preempt import Making, Stopping
-from rota.core.progress import bound_s, left_of
+from rota.core.progress import left_of
 from rota.core.protect import from_higher_if_started_s, from_reservation_until
 from rota.core.queue import Kind, Lane
 from rota.core.quota import Over, over
@@ -243,10 +243,11 @@ class _Pass:
             return False
         if self.turns.owed(run) is not None:  # or it would be back before that one, if only it may pass
             return False
-        if self.snap.now - head.submitted_at - head.attained_s < PUT_OFF * bound_s(head):
+        if self.snap.now - head.submitted_at - head.attained_s < PUT_OFF * planned_s(self.policy, head):
             return True
         # it gets on until then, and must not have become the more urgent of the two, or all who pass do so in turn
-        return standing * (1.0 - ahead / max(1.0, bound_s(run))) > self.policy.margin * self.reserved_standing
+        left = 1.0 - ahead / max(1.0, planned_s(self.policy, run))
+        return standing * left > self.policy.margin * self.reserved_standing
 
     def pass_by(self, run: Run, lane: Lane, zone: Zone, standing: float) -> bool:
         """Behind the reservation: only what does not delay it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rota.core.belief import SEEN, Points, believe
+from rota.core.grace import beyond_s
 from rota.core.predict import expectation
 from rota.core.run import Spec
 from rota.core.state import State
@@ -26,5 +27,5 @@ def expect(state: State, user: str, spec: Spec) -> tuple[float, str, Points]:
             expected_s, source = least_s, other
     if not policy.corrects:
         return expected_s, source, ()
-    bound_s = expected_s if spec.time_limit_s is None else spec.time_limit_s
-    return expected_s, source, believe(state.history.alike(user, spec, SEEN), bound_s)
+    bound_s = (expected_s if spec.time_limit_s is None else spec.time_limit_s) + beyond_s(policy, spec)
+    return expected_s, source, believe(history.alike(user, spec, SEEN), bound_s)

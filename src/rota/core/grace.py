@@ -13,8 +13,8 @@ from rota.core.progress import bound_s
 from rota.core.run import Run, Spec
 from rota.core.warning import DEADLY, SIGTERM
 
-# Ends within this time count as prompt: it is the default grace, and launching the next run takes as long. Backfill
-# plans with the time limit alone for such runs, or no two limits would ever fit back to back.
+# Ends within this time count as prompt: it is the default grace, and launching the next run takes as long. Backfill and
+# the orderings count the time limit alone for such runs, or no two limits would ever fit back to back.
 PROMPT_S = 10.0
 
 
@@ -57,12 +57,20 @@ def longest_s(policy: Policy, run: Run) -> float:
     return bound_s(run) + (0.0 if run.spec.time_limit_s is None else own_s(policy, run.spec))
 
 
+def beyond_s(policy: Policy, spec: Spec) -> float:
+    """Return how long a run may hold its GPUs past its time limit, without the part of the grace that every end takes;
+    0 for a run without a limit."""
+    if spec.time_limit_s is None or spec.grace_s <= PROMPT_S:
+        return 0.0
+    return max(0.0, own_s(policy, spec) - PROMPT_S)
+
+
 def planned_s(policy: Policy, run: Run) -> float:
-    """Return the length that backfill plans with: `longest_s` without the part of the grace that every end takes."""
-    spec = run.spec
-    if spec.time_limit_s is None or spec.grace_s <= PROMPT_S:  # nearly all: a pass asks this of every waiting run
+    """Return the length that backfill plans with and that the orderings compare: the time limit and `beyond_s`, or what
+    is expected of a run without a limit."""
+    if run.spec.grace_s <= PROMPT_S:  # nearly all: a pass asks this of every waiting run
         return bound_s(run)
-    return spec.time_limit_s + max(0.0, own_s(policy, spec) - PROMPT_S)
+    return bound_s(run) + beyond_s(policy, run.spec)
 
 
 def limit_at(run: Run) -> float | None:

@@ -7,12 +7,13 @@ import pytest
 from rota.app.problems import MAX_SECONDS
 from rota.core import events as e
 from rota.core.belief import bucket
-from rota.core.order import key
-from rota.core.policies import auto
+from rota.core.order import key, standing
+from rota.core.policies import auto, sjf
 from rota.core.policy import DAY_S, Backfill, Limits, Ordering, Policy
 from rota.core.queue import Queue
 from rota.core.rank import position
 from rota.core.resources import Request
+from rota.core.run import RunState
 from rota.core.usage import FAIRNESS, LEAST_FACTOR, MOST
 from tests.unit.core.kit import CRITICAL, HIGH, LOW, NORMAL, Lab, node, two_by_eight
 
@@ -270,3 +271,80 @@ def test_under_auto_the_weight_of_critical_covers_the_range_of_all_standings():
     worst = auto.of_lane(policy, (longest, longest, CRITICAL), 0.0, 0.0, MOST**FAIRNESS)
     best = auto.of_lane(policy, (shortest, auto.coarse(1.0), HIGH), 0.0, MAX_SECONDS, LEAST_FACTOR)
     assert 0.0 < worst < best
+
+
+# -- a grace beyond the usual one counts as a part of the time limit --------------------------------------------------
+def waiting_order(ordering: Ordering, *specs: dict) -> list[int]:
+    """Return the indices of `specs` in the order in which their runs wait behind a critical run."""
+    lab = one_gpu(ordering)
+    lab.submit(takes=DAY_S, user="cid", priority=CRITICAL)
+    lab.step()
+    runs = [lab.submit(**{"user": f"user{n}", **each}) for n, each in enumerate(specs)]
+    places = {run_id: position(lab.snap(), run_id) for run_id in runs}
+    return [runs.index(run_id) for run_id in sorted(runs, key=places.__getitem__)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"time_limit_s": 301.0},
+        {"time_limit_s": 1.0, "grace_s": 300.0},
+        {"time_limit_s": 1.0, "grace_s": DAY_S},  # the policy caps it
+        {"time_limit_s": 1.0, "grace_s": 600.0, "checkpoint_signal": 10},
+    ],
+)
+def test_under_auto_a_long_grace_does_not_pass_a_higher_priority(said):
+    high = {"time_limit_s": 600.0, "priority": HIGH}
+    honest_minute = {"time_limit_s": 60.0}
+    assert waiting_order(Ordering.AUTO, said, high, honest_minute) == [1, 2, 0]
+
+
+@pytest.mark.parametrize("ordering", [Ordering.SJF, Ordering.SRTF, Ordering.AUTO])
+@pytest.mark.parametrize(("grace_s", "is_first"), [(0.0, True), (10.0, True), (60.0, True), (300.0, False)])
+def test_orderings_by_length_count_limit_and_grace(ordering, grace_s, is_first):
+    long_grace = {"time_limit_s": 1.0, "grace_s": grace_s}
+    assert waiting_order(ordering, {"time_limit_s": 120.0}, long_grace) == ([1, 0] if is_first else [0, 1])
+
+
+@pytest.mark.parametrize("said", [{"grace_s": 0.0}, {"grace_s": 10.0}, {"grace_s": 600.0, "time_limit_s": None}])
+def test_a_usual_grace_or_one_without_a_limit_does_not_move_a_run(said):
+    lab = one_gpu(Ordering.AUTO)
+    like = {"time_limit_s": 90.0, "expected": 90.0} | {key: None for key in said if key == "time_limit_s"}
+    plain, other = (lab.run(lab.submit(**each)) for each in (like, like | said))
+    for now in (0.0, 50.0, 5000.0):
+        for ordering in (Ordering.AUTO, Ordering.SRTF):
+            policy = Policy(ordering=ordering)
+            assert standing(policy, other, now, 1.0) == standing(policy, plain, now, 1.0)
+    assert auto.band(Policy(), other) == auto.band(Policy(), plain)
+    assert sjf.key(Policy(), other)[0] == sjf.key(Policy(), plain)[0]
+
+
+def test_a_lower_cap_on_the_grace_sorts_the_queue_anew():
+    lab = one_gpu(Ordering.AUTO)
+    lab.submit(takes=DAY_S, user="cid", priority=CRITICAL)
+    lab.step()
+    minute = lab.submit(user="ann", time_limit_s=60.0)
+    long_grace = lab.submit(user="bob", time_limit_s=1.0, grace_s=300.0)
+    assert position(lab.snap(), minute) < position(lab.snap(), long_grace)
+    lab.set(Policy(ordering=Ordering.AUTO, max_grace_s=10.0))
+    assert position(lab.snap(), long_grace) < position(lab.snap(), minute)
+
+
+@pytest.mark.parametrize("said", [{"time_limit_s": 51.0}, {"time_limit_s": 1.0, "grace_s": 60.0}])
+def test_runs_that_use_a_long_grace_do_not_pass_the_head_again_and_again(said):
+    """Two runs of 8 GPUs always wait, and every one ignores the polite signal and takes 61 s."""
+    lab = Lab(*two_by_eight(), policy=Policy(ordering=Ordering.AUTO))
+
+    def take_turns(until: float) -> None:
+        while lab.now < until and lab.first_start(head) is None:
+            while len([run for run in lab.state.runs.values() if run.state is RunState.QUEUED]) < 3:
+                lab.submit(8, user="ann", takes=61.0, **said)
+            lab.follow(lab.now + 1.0)
+
+    lab.submit(8, user="ann", takes=61.0, **said)
+    lab.follow(30.0)
+    lab.submit(8, user="ann", takes=61.0, **said)
+    lab.follow(31.0)
+    head = lab.submit(16, user="bob", priority=HIGH, time_limit_s=3600.0)
+    take_turns(until=1000.0)
+    assert lab.first_start(head) == 91.0, "as soon as the two that ran when it came have ended"

@@ -177,3 +177,15 @@ def test_an_estimate_of_an_agent_counts_once_it_has_proved_true() -> None:
     for _ in range(5):
         state.history.learn_estimate("ann", 1.0, 1.0)
     assert expect(state, "ann", said)[:2] == (1.0, "estimate")
+
+
+def test_what_is_believed_of_a_run_counts_a_long_grace_as_a_part_of_its_limit() -> None:
+    state = Lab(node("n1", 1)).state
+    learned(state.history, *[5.0] * 8, argv=("other",))
+    usual = spec(argv=("other",), time_limit_s=1.0)
+    long_grace = replace(usual, grace_s=300.0)
+    assert expect(state, "ann", long_grace)[2] == expect(state, "ann", replace(usual, time_limit_s=291.0))[2]
+    assert expect(state, "ann", replace(usual, grace_s=0.0)) == expect(state, "ann", usual)
+    assert expect(state, "ann", long_grace)[:2] == (1.0, "limit"), "an expected end is by the limit"
+    no_limit = replace(usual, time_limit_s=None)
+    assert expect(state, "ann", replace(no_limit, grace_s=300.0)) == expect(state, "ann", no_limit)

@@ -9,6 +9,8 @@ patience of each run measured by its own length.
   Measured by its own length, no run waits long compared with what it is worth to wait for: short ones get their turn
   at once, wide and long ones are not passed for ever. A fixed age limit would either do nothing or let the long ones
   block all.
+- `declared`: the time limit with the grace beyond the usual one (core/grace.py), which a run can take as well; of a run
+  without a limit, what is expected of it.
 - `share`: who has used more than the others of late stands back, who has used less goes before, within bounds.
 - `priority`: each step up to high counts as a hundred times shorter, so a low one still gets its turn. A critical run
   goes before everything of lower priority, however short that is or long it has waited.
@@ -25,8 +27,9 @@ from typing import Any
 
 from rota.core.belief import STEPS, bucket, nearness, of_bucket
 from rota.core.express import stays
+from rota.core.grace import planned_s
 from rota.core.policy import Policy
-from rota.core.progress import bound_s, done_s
+from rota.core.progress import done_s
 from rota.core.run import NORMAL, Run
 
 PRIORITY_STEP = 100.0
@@ -47,7 +50,7 @@ PARTS = 5
 
 def band(policy: Policy, run: Run) -> Band:
     """Alike in all that moves: those who are then stand in the order they came, whatever the time."""
-    bound = bound_s(run)
+    bound = planned_s(policy, run)
     return (
         nearness(run.belief, bound, run.attained_s),
         coarse(bound),
@@ -85,7 +88,7 @@ def paced(policy: Policy, band: tuple[Any, ...]) -> tuple[float, float]:
 
 
 def standing(policy: Policy, run: Run, now: float, share: float) -> float:
-    done, bound = done_s(policy, run, now), bound_s(run)
+    done, bound = done_s(policy, run, now), planned_s(policy, run)
     band = (nearness(run.belief, bound, done), coarse(bound), run.priority)
     return of_lane(policy, band, run.submitted_at + done, now, share)
 
@@ -98,6 +101,6 @@ def length_s(band: tuple[Any, ...]) -> float:
 def patience_at(policy: Policy, run: Run, now: float, times: float) -> float:
     """When a waiting run may be so many times as urgent as it is against another: by waiting alone, and since that one
     can fall back meanwhile, to be asked again before it has waited for much longer."""
-    pace_s = policy.patience * of_bucket(coarse(bound_s(run)))
+    pace_s = policy.patience * of_bucket(coarse(planned_s(policy, run)))
     waited = max(0.0, now - run.submitted_at - run.attained_s)
     return now + (pace_s + waited) * min(times - 1.0, AGAIN)

@@ -6,14 +6,15 @@ What is left is what was declared less what is done, so a declaration that is to
 from __future__ import annotations
 
 from rota.core.belief import OVERRUN, PATIENT_S
+from rota.core.grace import planned_s
 from rota.core.policy import Policy
-from rota.core.progress import bound_s, done_s
+from rota.core.progress import done_s
 from rota.core.run import Run
 
 
 def standing(policy: Policy, run: Run, now: float) -> float:
     done = done_s(policy, run, now)
-    left = bound_s(run) - done
+    left = planned_s(policy, run) - done
     return left if left >= 1.0 else max(PATIENT_S, OVERRUN * done)
 
 
