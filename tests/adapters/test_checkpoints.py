@@ -171,21 +171,85 @@ def test_an_owner_cannot_keep_checkpoints_for_ever_by_a_time_in_the_future(root:
     assert CheckpointFiles(root).purge(now + 1, lambda run_id: True) == 1
 
 
-def test_a_tree_that_takes_too_long_to_remove_keeps_no_other_from_being_removed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+class SlowRm:
+    """An `rm` that is not done in time, and that ends when it is killed only if it `dies`."""
+
+    returncode, stderr = None, None
+
+    def __init__(self, *, dies: bool) -> None:
+        self.dies, self.killed = dies, False
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        assert timeout is not None
+        raise subprocess.TimeoutExpired("rm", timeout)
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None and self.killed
+        if not self.dies:
+            raise subprocess.TimeoutExpired("rm", timeout)
+        return -9
+
+    def poll(self) -> int | None:
+        return -9 if self.dies else None
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SlowRm]]:
+    """For each run that is in it, the `rm`s that were started and are not done in time."""
+    started: dict[str, list[SlowRm]] = {}
+    real = subprocess.Popen
+
+    def start(argv: list[str], **options: Any) -> Any:
+        name = Path(argv[-1]).name
+        if name not in started:
+            return real(argv, **options)
+        started[name].append(SlowRm(dies=False))
+        return started[name][-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    return started
+
+
+def test_an_rm_that_does_not_even_end_when_killed_stops_no_other_and_is_not_started_twice(
+    root: Path, slow: dict[str, list[SlowRm]]
 ) -> None:
     for name in (ONE, TWO, THREE):
         (root / name).mkdir()
-    run = subprocess.run
-
-    def slow(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        if argv[-1].endswith(TWO):
-            raise subprocess.TimeoutExpired("rm", 600)
-        return run(argv, **options)
-
-    monkeypatch.setattr(subprocess, "run", slow)
-    assert CheckpointFiles(root).purge(5e9, lambda run_id: True) == 2
+    slow[TWO], files = [], CheckpointFiles(root)
+    assert files.purge(5e9, lambda run_id: True) == 2
     assert [path.name for path in root.iterdir()] == [TWO]
+    assert [rm.killed for rm in slow[TWO]] == [True]
+    assert files.purge(5e9, lambda run_id: True) == 0
+    assert len(slow[TWO]) == 1, "the first one lives"
+    slow[TWO][0].dies = True
+    assert files.purge(5e9, lambda run_id: True) == 0
+    assert len(slow[TWO]) == 2
+    slow.clear()
+    assert files.purge(5e9, lambda run_id: True) == 0, "the second one lives"
+
+
+def test_a_tree_that_takes_too_long_to_remove_is_tried_again(root: Path, slow: dict[str, list[SlowRm]]) -> None:
+    (root / ONE).mkdir()
+    slow[ONE], files = [], CheckpointFiles(root)
+    assert files.purge(5e9, lambda run_id: True) == 0
+    slow.pop(ONE)[0].dies = True
+    assert files.purge(5e9, lambda run_id: True) == 1
+
+
+def test_a_round_ends_with_a_number_of_rms_that_do_not_end(
+    root: Path, slow: dict[str, list[SlowRm]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_STUCK", 2)
+    for name in (ONE, TWO, THREE):
+        (root / name).mkdir()
+        slow[name] = []
+    files = CheckpointFiles(root)
+    for _ in range(2):
+        assert files.purge(5e9, lambda run_id: True) == 0
+        assert sum(map(len, slow.values())) == 2
 
 
 def long_names(path: Path, levels: int, count: int) -> None:

@@ -19,6 +19,8 @@ from rota.app.ports import INNER_CHECKPOINTS
 RUN_ID = re.compile(r"[0-9a-f]{12}")
 MOST = 200  # removed in one round: a round must end
 RM_S = 600.0  # for one tree
+KILLED_S = 5.0  # for the end of an `rm` that was killed; one that waits in the kernel may never end
+MOST_STUCK = 10  # such ones at a time: each costs a process, and a round its time
 WALKED = 200_000  # files looked at in one round of measuring
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ class CheckpointFiles:
         self._next = ""  # where the next round of measuring begins
         self._unfinished: dict[str, TreeSize] = {}  # run -> what goes on in a later round
         self._least: dict[str, int] = {}  # run -> what it counts as until it is measured to its end again
+        self._stuck: dict[str, subprocess.Popen[str]] = {}  # path -> an `rm` that did not end when it was killed
 
     def sizes(self) -> Iterator[tuple[str, int | None]]:
         """Return each run that has a directory, with the bytes of the blocks in it. A bounded number of files is looked
@@ -71,17 +74,53 @@ class CheckpointFiles:
         """Remove the directories that were last added to before this time (epoch s), of runs that are gone. Returns how
         many went; the rest of very many goes in the next rounds."""
         count = 0
+        for path, process in list(self._stuck.items()):
+            if process.poll() is not None:
+                self._stuck.pop(path, None)
         try:
             entries = os.scandir(self._root)
         except FileNotFoundError:
             return 0
         with entries:
             for entry in entries:
-                if count >= MOST:
+                if count >= MOST or len(self._stuck) >= MOST_STUCK:
                     break
-                if _is_old(entry, before) and gone(entry.name):
-                    count += _remove(entry.path)
+                if entry.path not in self._stuck and _is_old(entry, before) and gone(entry.name):
+                    count += self._remove(entry.path)
         return count
+
+    def _remove(self, path: str) -> bool:
+        """By `rm`, which neither recurses nor keeps all names of a directory in memory, as Python's own way does: a job
+        may have nested directories as deeply, and made as many names, as it likes. No link is followed."""
+        try:
+            process = subprocess.Popen(
+                ["rm", "-rf", "--", path],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+            try:
+                _, said = process.communicate(timeout=RM_S)
+            except subprocess.TimeoutExpired:
+                self._kill(process, path)
+                raise
+            if process.returncode:
+                raise OSError(said.strip()[:200])
+        except (OSError, subprocess.TimeoutExpired) as error:  # of one; the others go on, and this one is tried again
+            log.warning("checkpoints of a run that is gone could not be removed: %s", error)
+            return False
+        return True
+
+    def _kill(self, process: subprocess.Popen[str], path: str) -> None:
+        """End an `rm`; while one does not end, no other is started for the same directory."""
+        process.kill()
+        try:
+            process.wait(KILLED_S)
+        except subprocess.TimeoutExpired:
+            self._stuck[path] = process
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 def _is_old(entry: os.DirEntry[str], before: float) -> bool:
@@ -100,16 +139,3 @@ def _changed_at(path: str) -> float:
     # The owner of a directory can give it any time of change, one in the future too; the kernel's own cannot be set.
     facts = os.lstat(path)
     return min(facts.st_mtime, facts.st_ctime)
-
-
-def _remove(path: str) -> bool:
-    """By `rm`, which neither recurses nor keeps all names of a directory in memory, as Python's own way does: a job may
-    have nested directories as deeply, and made as many names, as it likes. No link is followed."""
-    try:
-        done = subprocess.run(["rm", "-rf", "--", path], capture_output=True, text=True, check=False, timeout=RM_S)
-        if done.returncode:
-            raise OSError(done.stderr.strip()[:200])
-    except (OSError, subprocess.TimeoutExpired) as error:  # of one; the others go on, and this one is tried again
-        log.warning("checkpoints of a run that is gone could not be removed: %s", error)
-        return False
-    return True
