@@ -8,8 +8,11 @@ import logging
 import os
 import socket
 import struct
+import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,8 +90,11 @@ class Lingering:
 
     def __init__(self, stack: ExitStack) -> None:
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        # Far less than the sender keeps, and not adapted by the kernel: the rest stays unsent.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._sender = stack.enter_context(socket.create_connection(listening.getsockname()))
         self.other_end = stack.enter_context(listening.accept()[0])
+        self._sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self._sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
         self._sender.setblocking(False)
         with suppress(BlockingIOError):
@@ -99,6 +105,20 @@ class Lingering:
         """Pass the connection, and have no descriptor of it any more."""
         link.sendmsg([text], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self._sender.fileno()]))], flags)
         self._sender.close()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Holds what is closed in threads until it is set: the kernel may end the wait of a close before its time."""
+    opened = threading.Event()
+
+    def close(number: int) -> None:
+        opened.wait()
+        os.close(number)
+
+    monkeypatch.setattr(passrights, "os", SimpleNamespace(close=close))
+    yield opened
+    opened.set()
 
 
 async def with_the_first_bytes(place: Place, passed: Lingering) -> None:
@@ -159,21 +179,26 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_others_are_answered_while_a_passed_descriptor_is_closed(tmp_path: Path, shared: House, way: Any) -> None:
+def test_others_are_answered_while_a_passed_descriptor_is_closed(
+    tmp_path: Path, shared: House, gate: threading.Event, way: Any
+) -> None:
     async def story(place: Place) -> None:
         passed = Lingering(place.stack)
         await way(place, passed)
         await place.settled(lambda: closers_of(place).count == 1)
         await answers(place)
         assert closers_of(place).count == 1, "it was not closed before others were answered"
+        gate.set()
+        await answers(place)
         passed.other_end.close()
         await place.settled(lambda: closers_of(place).count == 0)
-        await answers(place)
 
     teller(shared, tmp_path / "s", Listener)(story)
 
 
-def test_while_too_many_wait_for_their_close_no_more_are_accepted(tmp_path: Path, shared: House) -> None:
+def test_while_too_many_wait_for_their_close_no_more_are_accepted(
+    tmp_path: Path, shared: House, gate: threading.Event
+) -> None:
     async def story(place: Place) -> None:
         assert isinstance(place.listening, Listener)
         place.listening._closers = Closers(most=1, most_waiting=1)
@@ -189,6 +214,7 @@ def test_while_too_many_wait_for_their_close_no_more_are_accepted(tmp_path: Path
         before.send(REQUEST)
         await place.settled(lambda: has_news(before))
         assert not has_news(late)
+        gate.set()
         for passed in several:
             passed.other_end.close()
         await place.settled(lambda: has_news(late))
