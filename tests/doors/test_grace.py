@@ -52,6 +52,21 @@ def test_a_cancel_says_until_when_the_run_may_live_and_now_ends_it_with_all_it_f
     assert not Path(f"/proc/{pid}").exists(), "nor does what it forked live on"
 
 
+def test_a_stop_refuses_in_its_body_what_belongs_in_the_query(server: Server) -> None:
+    """Else the run would be stopped, but not in the way that was asked for."""
+    run_id = server.post("/runs", {"name": "waits", "command": "true"}).ok()["id"]
+    for path, names in (
+        (f"/runs/{run_id}/stop", ("now", "force", "grace_seconds", "dry_run")),
+        ("/sweeps/none/stop", ("now", "waiting_only", "dry_run")),
+    ):
+        for name in names:
+            refused = server.post(path, {name: True})
+            assert refused.status == 422
+            assert f"?{name}=" in refused.json["detail"][0]["msg"]
+    assert status(server, run_id) == "ready"
+    assert server.post(f"/runs/{run_id}/stop", {"reason": "a field that means nothing is let pass"}).status == 200
+
+
 def test_now_works_on_the_queue_api_and_contradicts_a_grace(make_server: MakeServer) -> None:
     server = make_server(nodes=1, gpus=1)
     run_id = deaf(server, grace_seconds=300)

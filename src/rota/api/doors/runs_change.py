@@ -18,7 +18,7 @@ from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.lookups import look_up
 from rota.api.newrun import GpuWrap
-from rota.api.render.ending import Ending, Force, Grace, Now, asked_grace, ending_of
+from rota.api.render.ending import Ending, Force, Grace, Now, OnlyInQuery, asked_grace, ending_of
 from rota.api.render.run import MadeRun, Renderer, RunShape, window_of
 from rota.api.render.words import RUN_WORDS
 from rota.api.router import Router
@@ -99,7 +99,12 @@ class Stopped(Ending, Message):
     dry_run: bool | None = None
 
 
-@router.post("/runs/{run_id}/stop", summary="Stop a run", responses={200: {"model": Stopped}, **faults(400, 404, 409)})
+@router.post(
+    "/runs/{run_id}/stop",
+    summary="Stop a run",
+    responses={200: {"model": Stopped}, **faults(400, 404, 409)},
+    dependencies=[OnlyInQuery],
+)
 async def stop_run(
     house: HouseDep,
     who: Caller,

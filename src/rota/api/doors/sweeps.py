@@ -19,7 +19,7 @@ from rota.api.house import House
 from rota.api.lookups import look_up
 from rota.api.newrun import NewRun, submit_run
 from rota.api.newsweep import ChangedSweep, NewSweep, WildSweep, change_sweep, make_sweep, make_wild
-from rota.api.render.ending import Grace, Now, asked_grace
+from rota.api.render.ending import Grace, Now, OnlyInQuery, asked_grace
 from rota.api.render.limits import warnings
 from rota.api.render.run import MadeRun, Renderer
 from rota.api.render.sweep import MadeSweep, SweepShape, sweep_of
@@ -186,6 +186,7 @@ async def start_sweep(
     "/sweeps/{sweep_id}/stop",
     summary="Stop all runs of a sweep",
     responses={200: {"model": SweepStopped}, **faults(404, 409)},
+    dependencies=[OnlyInQuery],
 )
 async def stop_sweep(
     house: HouseDep,

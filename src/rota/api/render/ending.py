@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Depends, Query, Request
 from pydantic import BaseModel, Field
 
+from rota.api.dry import is_dry_run
 from rota.api.house import House
 from rota.app.errors import Invalid
 from rota.app.force import was_forced
@@ -29,10 +31,31 @@ Grace = Annotated[
     ),
 ]
 
+IN_QUERY = ("now", "force", "grace_seconds", "waiting_only")
+LONGEST_BODY = 1024  # bytes of one that is looked at; a stop has none
+
+
+async def only_in_query(request: Request) -> None:
+    """Refuse a body with a parameter of a stop: the run would be stopped, but not in the way that was asked for. Any
+    other body means nothing, of whatever kind it is."""
+    body = await request.body()
+    try:
+        sent = json.loads(body) if 0 < len(body) <= LONGEST_BODY else None
+    except (ValueError, RecursionError):
+        return
+    for name in sent if isinstance(sent, dict) else ():
+        meant = "dry_run" if is_dry_run(name) else name
+        if meant in (*IN_QUERY, "dry_run"):
+            raise Invalid(f"{name}: write ?{meant}=... after the path, not in the body; nothing was done", name)
+
+
 LOOK_FIRST = (
     "its GPUs are given out again although processes of the run may still use them: look at nvidia-smi, and keep runs "
     "off the node with `rota nodes drain` until they are gone"
 )
+
+
+OnlyInQuery = Depends(only_in_query)
 
 
 class Ending(BaseModel):
