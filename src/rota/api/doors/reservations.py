@@ -96,10 +96,14 @@ async def reserve(
     """Which GPUs is settled at once and stays. 409 says from when there would be room instead. A run uses them by
     naming the id in its field `reservation`."""
     ignored = asked.ignored(strict)
+    end = _one_of(("until", asked.until), ("end", asked.end))
+    if end is not None and asked.for_seconds is not None:
+        name = "end" if asked.until is None else "until"
+        raise AsAsked(f"for_seconds: says the same as `{name}`; leave one of them out", "for_seconds")
     command = Reserve(
         asked.gpus,
         start=_one_of(("from", asked.from_), ("start", asked.start)),
-        end=_one_of(("until", asked.until), ("end", asked.end)),
+        end=end,
         length_s=asked.for_seconds,
         gpu_type=asked.gpu_type,
         nodes=asked.nodes,
