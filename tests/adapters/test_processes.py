@@ -10,13 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rota.adapters import processes as module
 from rota.adapters.processes import LinuxProcesses
+from rota.core.descriptors import Shares
 from rota.core.run import Holder
 
 PATIENCE_S = 60.0
@@ -68,6 +70,13 @@ def holder_of(processes: LinuxProcesses, process: subprocess.Popen[bytes]) -> Ho
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
 
 
 def until_it_sleeps(pid: int) -> None:
@@ -206,8 +215,8 @@ def test_no_descriptor_is_left_behind(sleepers, many_descriptors):
     process = sleepers.start()
     holder = holder_of(processes, process)
     gone, told = threading.Semaphore(0), 0
-    stops = [processes.watch(holder, gone.release) for _ in range(3000)]
-    assert descriptors() >= before + 3000
+    stops = [processes.watch(holder, gone.release, family=bool(n % 2)) for n in range(3000)]
+    assert descriptors() < before + 100, "all share one"
     for stop in stops[:1500]:
         stop()
     process.send_signal(signal.SIGKILL)
@@ -219,6 +228,67 @@ def test_no_descriptor_is_left_behind(sleepers, many_descriptors):
     processes.close()
     assert descriptors() <= before
     assert not gone.acquire(blocking=False)
+
+
+def test_a_process_is_watched_until_the_last_has_given_up(processes, sleepers):
+    process, told = sleepers.start(), threading.Event()
+    holder = holder_of(processes, process)
+    stops = [processes.watch(holder, lambda: None, family=family) for family in (False, False, True)]
+    for stop in stops[:2]:
+        stop()
+    assert (len(processes._by_fd), processes._counts[False].total(), processes._counts[True].total()) == (1, 0, 1)
+    stops[2]()
+    until(lambda: len(processes._by_fd) == 0, "its descriptor is closed")
+    assert processes._counts[True].total() == 0
+    processes.watch(holder, lambda: None)()
+    processes.watch(holder, told.set)  # before or after the descriptor is closed
+    process.kill()
+    assert told.wait(PATIENCE_S)
+
+
+def few(monkeypatch: pytest.MonkeyPatch, holders: int, families: int) -> None:
+    """One account may have two thirds of these."""
+    monkeypatch.setattr(module, "shares", lambda limit: Shares(limit, limit // 2, 10, limit, holders, families))
+
+
+@pytest.mark.parametrize("family", [False, True])
+def test_watched_processes_are_bounded_for_one_account_and_for_all(processes, sleepers, monkeypatch, family):
+    few(monkeypatch, *((0, 6) if family else (6, 0)))
+    holders = [holder_of(processes, sleepers.start()) for _ in range(8)]
+
+    def watch(number: int, uid: int) -> Callable[[], None]:
+        stop: Callable[[], None] = processes.watch(replace(holders[number], uid=uid), lambda: None, family=family)
+        return stop
+
+    stops = [watch(number, 1001) for number in range(4)]
+    with pytest.raises(OSError, match="4 processes of its account are watched"):
+        watch(4, 1001)
+    watch(0, 1001)  # it costs nothing more
+    watch(4, 1002)
+    watch(5, 1003)
+    with pytest.raises(OSError, match="6 processes are watched, as many as there are descriptors for"):
+        watch(6, 1004)
+    assert len(processes._by_fd) == 6
+    stops[1]()
+    watch(6, 1004)
+
+
+def test_families_take_no_descriptor_of_the_holders(processes, sleepers, monkeypatch):
+    """Nor by a process that is both: as the lease of one ends, it stays watched for the other."""
+    few(monkeypatch, 30, 30)
+    monkeypatch.setattr(module, "MAX_FAMILY", 2)
+    holders = [holder_of(processes, sleepers.start()) for _ in range(6)]
+    stops = [processes.watch(holder, lambda: None) for holder in holders]
+    for holder in holders[:2]:
+        processes.watch(holder, lambda: None, family=True)
+    with pytest.raises(OSError, match="2 processes of its account are watched"):
+        processes.watch(holders[2], lambda: None, family=True)
+    for stop in stops:
+        stop()
+    until(lambda: len(processes._by_fd) == 2, "the descriptors of the others are closed")
+    for holder in holders:
+        processes.watch(holder, lambda: None)
+    assert len(processes._by_fd) == 6
 
 
 def test_after_the_closing_nobody_is_told(sleepers):

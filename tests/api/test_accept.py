@@ -170,7 +170,7 @@ def test_those_that_leave_while_they_wait_leave_nothing_behind(tell: Any) -> Non
 def test_over_its_bound_an_account_gives_up_its_oldest_and_others_are_served(
     tell: Any, shared: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared.connections, "bounds", Shares(65_536, 60_000, 20, 65_000))
+    monkeypatch.setattr(shared.connections, "bounds", Shares(65_536, 60_000, 20, 65_000, 100, 10))
 
     async def story(place: Place) -> None:
         silent = [place.connect(GREEDY, b"") for _ in range(100)]

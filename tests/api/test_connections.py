@@ -12,7 +12,7 @@ class Room:
     """Room for `total` connections, `per_peer` of one peer. Descriptors are counted as the kernel does."""
 
     def __init__(self, total: int, per_peer: int) -> None:
-        self.connections = Connections(Shares(total + 10, total, per_peer, total + 5))
+        self.connections = Connections(Shares(total + 10, total, per_peer, total + 5, 2, 1))
         self.closed: list[str] = []
 
     def come(self, peer: str, name: str = "", *, busy: bool = False) -> Seat:
@@ -108,6 +108,17 @@ def test_the_work_keeps_a_share_of_every_limit(limit: int) -> None:
     assert 0 < found.per_peer < found.connections < found.processes < found.limit == limit
     assert found.limit - found.connections >= min(128, limit // 2)
     assert found.per_peer <= found.connections * 2 / 3, "one peer leaves room for others"
+    watched = found.holders + found.families
+    assert found.per_peer + watched < found.connections, "also one that has all watched processes"
+    assert 0 < found.families < found.holders
+    assert 0 < found.of_one(found.holders) < found.holders
+
+
+def test_a_refusal_counts_no_connections_where_there_are_none() -> None:
+    room = Room(4, 4)
+    with pytest.raises(Refusal, match="no descriptor left for a connection") as refused:
+        room.connections.admit("ann", 4, lambda: None)
+    assert refused.value.status == 503
 
 
 def test_ten_thousand_watchers_of_one_account_fit_into_a_usual_limit() -> None:

@@ -20,11 +20,13 @@ from typing import Any
 
 import pytest
 
+from rota.adapters import processes
 from rota.adapters.backends import evict, heard, leases, procs
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.processes import LinuxProcesses
 from rota.app.later import Later
 from rota.app.ports import Absent, Ended, LaunchOrder, Live, Started, StopOrder
+from rota.core.descriptors import Shares
 from rota.core.run import Cause, Exit, Holder
 from tests.backends.contract import BackendContract, Kind, Reports, Rig
 from tests.backends.helpers import descendants, wait_for
@@ -587,22 +589,75 @@ while True:
 
 def test_one_that_cannot_be_watched_keeps_no_other_from_being_given(rig, backend, reports, monkeypatch):
     first, second = rig.order("last for ever"), rig.order("last for ever")
-    look: Callable[[Holder], int] = rig.processes._open
+    look: Callable[[int], int | None] = procs.start_time
 
-    def no_descriptor_for_the_first(holder: Holder) -> int:
-        if holder == first.holder:
+    def no_descriptor_for_the_first(pid: int) -> int | None:
+        if pid == first.holder.pid:
             raise OSError(errno.EMFILE, "Too many open files")
-        return look(holder)
+        return look(pid)
 
-    monkeypatch.setattr(rig.processes, "_open", no_descriptor_for_the_first)
+    monkeypatch.setattr(procs, "start_time", no_descriptor_for_the_first)
     with pytest.raises(OSError, match="Too many open files"):
         backend.launch(first, second)
     assert reports.started(second.attempt_id) is not None
-    assert backend.observe(first.attempt_id) == Live(first.holder.pid), "that it lives is true all the same"
     monkeypatch.undo()
-    backend.observe(first.attempt_id)
+    assert backend.observe(first.attempt_id) == Live(first.holder.pid)
     os.kill(first.holder.pid, signal.SIGKILL)
     assert rig.end_of(reports, first).cause is Cause.RELEASED, "it is watched by now"
+
+
+def watch_at_most(monkeypatch: pytest.MonkeyPatch, holders: int, families: int) -> None:
+    """One account may have two thirds of these."""
+    monkeypatch.setattr(processes, "shares", lambda limit: Shares(limit, limit // 2, 10, limit, holders, families))
+
+
+@pytest.mark.parametrize("how", ["ends", "is cancelled"])
+def test_a_holder_for_which_there_is_no_descriptor_is_looked_at(rig, backend, reports, monkeypatch, how):
+    watch_at_most(monkeypatch, 0, 0)
+    order = rig.order("last for ever")
+    backend.launch(order)
+    assert reports.started(order.attempt_id) is not None
+    assert not rig.processes._watches
+    if how == "ends":
+        os.kill(order.holder.pid, signal.SIGKILL)
+    else:
+        backend.stop(order.attempt_id, StopOrder("cancelled"))
+    assert rig.end_of(reports, order).cause is (Cause.RELEASED if how == "ends" else Cause.CANCELLED)
+
+
+@pytest.mark.parametrize("most", [64, 3, 0])
+def test_the_family_of_many_cancelled_leases_takes_few_descriptors(rig, reports, monkeypatch, most):
+    """How many leases there are, and for how long their family is awaited, is up to its owner. The next server watches
+    no more of it, and ends it as well."""
+    watch_at_most(monkeypatch, 90, 90 if most else 0)
+    monkeypatch.setattr(processes, "MAX_FAMILY", most)
+    line = "trap '' TERM; for n in 1 2 3 4 5; do sleep 1000 & done; echo ready; wait"
+    holder = rig.person("sh", "-c", line)
+    assert rig.says(holder) == b"ready\n"
+    rig.until(lambda: len(evict.family(holder).found) == 6, "all are there")
+    orders = [rig.order("last for ever", holder=holder) for _ in range(20)]
+    first = rig.backend()
+    first.open(reports)
+    first.launch(*orders)
+    assert len(rig.processes._watches) == 1
+    for order in orders:
+        first.stop(order.attempt_id, StopOrder("cancelled", grace_s=1000.0))
+    rig.until(lambda: all(len(lease.brood) == 5 for lease in first._known.values()), "all have been looked at")
+    assert len(rig.processes._watches) == 1 + min(5, most)
+    first.close()
+    rig.until(lambda: not rig.processes._watches, "nothing is watched any more")
+
+    later, second = Reports(), rig.backend()
+    second.open(later)
+    try:
+        for order in orders:
+            assert second.observe(order.attempt_id) == Live(holder.pid)
+        assert len(rig.processes._watches) == 1 + min(5, most)
+        second.stop(orders[0].attempt_id, StopOrder("cancelled", grace_s=0.0))
+        for order in orders:
+            assert rig.end_of(later, order).cause is Cause.CANCELLED
+    finally:
+        second.close()
 
 
 def test_the_next_server_takes_over_what_lives_and_ends_what_died_meanwhile(rig, reports):

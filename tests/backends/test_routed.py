@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.adapters.backends import procs
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.routed import RoutedBackend
@@ -112,11 +113,14 @@ def test_a_stop_before_the_launch_vetoes_a_lease_too(rig, backend, reports, hold
 
 def test_a_lease_that_cannot_be_given_holds_up_no_job(rig, backend, reports, holder, monkeypatch):
     order, job = lease(rig, holder), rig.order("say hello")
+    look = procs.start_time
 
-    def no_descriptor(wanted: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
+    def no_descriptor(pid: int) -> int | None:
+        if pid == holder.pid:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return look(pid)
 
-    monkeypatch.setattr(rig.processes, "_open", no_descriptor)
+    monkeypatch.setattr(procs, "start_time", no_descriptor)
     with pytest.raises(OSError, match="Too many open files"):
         backend.launch(order, job)
     assert rig.end_of(reports, job).code == 0

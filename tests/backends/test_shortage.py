@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rota.adapters import processes
 from rota.adapters.backends import evict, inside, procs, records, task
 from rota.adapters.backends.shim import Shim
 from rota.app.ports import Live, StopOrder
+from rota.core.descriptors import shares
 from rota.core.run import Cause, Holder
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig, wait_for
@@ -162,19 +164,22 @@ def test_no_look_takes_it_for_an_answer(what: str) -> None:
         process.wait()
 
 
-def test_processes_that_are_watched_leave_descriptors_for_files() -> None:
-    """However many people hold leases. Who cannot be watched is looked at now and then."""
+def test_processes_that_are_watched_leave_descriptors_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many people hold leases, and however many connections there are."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     watching = processes.LinuxProcesses()
     seen = watching.look(os.getpid())
     assert seen is not None
     open_now = len(os.listdir("/proc/self/fd"))
     limit = 2 * open_now + 200
+    few, as_many_as_you_like = shares(limit), {"holders": 3 * limit, "families": 3 * limit}
+    monkeypatch.setattr(processes, "shares", lambda limit: replace(few, **as_many_as_you_like))
+    monkeypatch.setattr(procs, "pin", lambda pid, started: os.pidfd_open(pid))  # stands for many processes
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, hard), hard))
     try:
-        with pytest.raises(OSError, match="cannot be watched"):
-            for _ in range(limit):
-                watching.watch(seen.holder, lambda: None)
+        with pytest.raises(OSError, match="cannot be watched: Too many open files"):
+            for number in range(limit):
+                watching.watch(replace(seen.holder, start_ticks=number), lambda: None)
         for _ in range(20):
             os.close(os.open("/", os.O_RDONLY))
         spare = [os.dup(0) for _ in range(20)]

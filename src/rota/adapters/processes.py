@@ -3,6 +3,9 @@
 One thread waits on an epoll of pidfds, so a death is known within milliseconds, nothing is polled, and a number that
 was given to another process since is never mistaken for the first: it is opened first and compared (start time, boot)
 then. `on_end` is always called on that thread, never inside `watch`, so that callers may hold their own locks.
+
+All who watch one process share its pidfd. How many processes are watched is bounded, for each account and for all
+together (`core.descriptors`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import select
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -25,24 +28,35 @@ from rota.adapters import connections
 from rota.adapters.accounts import Accounts
 from rota.adapters.backends import inside, procs
 from rota.app.ports import Account, Seen
-from rota.core.descriptors import shares
+from rota.core.descriptors import HIGHEST, shares
 from rota.core.run import Holder
 
 log = logging.getLogger(__name__)
 
 MAX_PID = 1 << 22  # the kernel's own limit
 MAX_COMMAND_BYTES = 4096
+MAX_FAMILY = 64  # watched descendants of one account's leases. Its others are looked at now and then
 GONE = -1
 
 
+class _Wish:
+    """One wish to be told."""
+
+    __slots__ = ("family", "on_end", "over")
+
+    def __init__(self, on_end: Callable[[], None], *, family: bool) -> None:
+        self.on_end, self.family, self.over = on_end, family, False
+
+
 class _Watch:
-    """One wish to be told. `fd` is closed by the watching thread alone: a number closed elsewhere could come back as
+    """One watched process. `fd` is closed by the watching thread alone: a number closed elsewhere could come back as
     another watch's between an event and its handling."""
 
-    __slots__ = ("fd", "on_end", "over")
+    __slots__ = ("account", "fd", "wishes")
 
-    def __init__(self, fd: int, on_end: Callable[[], None]) -> None:
-        self.fd, self.on_end, self.over = fd, on_end, False
+    def __init__(self, fd: int, account: int) -> None:
+        self.fd, self.account = fd, account
+        self.wishes: dict[bool, set[_Wish]] = {False: set(), True: set()}  # by whether it is watched as a family's
 
 
 class LinuxProcesses:
@@ -53,9 +67,13 @@ class LinuxProcesses:
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
-        self._lock = threading.Lock()  # guards the three below
-        self._watches: dict[int, _Watch] = {}
-        self._finished: deque[_Watch] = deque()  # given up, or gone before they were watched
+        self._lock = threading.Lock()  # guards all below
+        self._watches: dict[tuple[int, int], _Watch] = {}  # by pid and start time
+        self._by_fd: dict[int, tuple[int, int]] = {}
+        # Watched processes of each account; one that is watched both for its own lease and as a family's counts twice.
+        self._counts: dict[bool, Counter[int]] = {False: Counter(), True: Counter()}
+        self._gone: deque[_Wish] = deque()  # of processes that were gone before they were watched
+        self._given_up: deque[tuple[int, int]] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="rota-processes", daemon=True)
         self._thread.start()
@@ -100,19 +118,30 @@ class LinuxProcesses:
     def alive(self, holder: Holder) -> bool:
         return holder.boot_id == self._boot_id and procs.start_time(holder.pid) == holder.start_ticks
 
-    def watch(self, holder: Holder, on_end: Callable[[], None]) -> Callable[[], None]:
-        watch = _Watch(self._open(holder), on_end)
+    def watch(self, holder: Holder, on_end: Callable[[], None], *, family: bool = False) -> Callable[[], None]:
+        wish, key = _Wish(on_end, family=family), (holder.pid, holder.start_ticks)
         with self._lock:
-            if self._closing:
-                _close(watch.fd)
-                return lambda: None
-            if watch.fd == GONE:
-                self._finished.append(watch)
-                self._nudge()
-            else:
-                self._watches[watch.fd] = watch
-                self._epoll.register(watch.fd, select.EPOLLIN)
-        return lambda: self._give_up(watch)
+            if self._add(holder, wish):
+                return lambda: self._give_up(key, wish)
+            self._must_have_room(holder, holder.uid, family=family)
+        fd = self._open(holder)
+        with self._lock:
+            try:
+                if self._closing:
+                    return lambda: None
+                if fd == GONE:
+                    self._gone.append(wish)
+                    self._nudge()
+                elif not self._add(holder, wish):  # nobody else began to watch it meanwhile
+                    self._must_have_room(holder, holder.uid, family=family)
+                    self._epoll.register(fd, select.EPOLLIN)
+                    self._watches[key] = _Watch(fd, holder.uid)
+                    self._by_fd[fd] = key
+                    fd = GONE  # the thread closes it
+                    self._add(holder, wish)
+            finally:
+                _close(fd)
+        return lambda: self._give_up(key, wish)
 
     def close(self) -> None:
         """Nobody is told anything any more."""
@@ -135,12 +164,53 @@ class LinuxProcesses:
             raise OSError(error.errno, f"process {holder.pid} cannot be watched: {error.strerror}") from error
         return fd
 
-    def _give_up(self, watch: _Watch) -> None:
+    # -- with the lock held
+
+    def _add(self, holder: Holder, wish: _Wish) -> bool:
+        """Return whether the process is watched already, and the wish with it."""
+        watch = self._watches.get((holder.pid, holder.start_ticks)) if holder.boot_id == self._boot_id else None
+        if watch is None:
+            return False
+        if not watch.wishes[wish.family]:
+            self._must_have_room(holder, watch.account, family=wish.family)
+            self._counts[wish.family][watch.account] += 1
+        watch.wishes[wish.family].add(wish)
+        return True
+
+    def _must_have_room(self, holder: Holder, account: int, *, family: bool) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        bounds, counts = shares(HIGHEST if soft == resource.RLIM_INFINITY else soft), self._counts[family]
+        most = bounds.families if family else bounds.holders
+        of_one = min(MAX_FAMILY, bounds.of_one(most)) if family else bounds.of_one(most)
+        if counts[account] >= of_one:
+            why = f"{of_one} processes of its account are watched, as many as may be"
+        elif counts.total() >= most:
+            why = f"{most} processes are watched, as many as there are descriptors for"
+        else:
+            return
+        raise OSError(errno.EMFILE, f"process {holder.pid} cannot be watched: {why}")
+
+    def _remove(self, watch: _Watch, wish: _Wish) -> None:
+        watch.wishes[wish.family].remove(wish)
+        if not watch.wishes[wish.family]:
+            counts = self._counts[wish.family]
+            counts[watch.account] -= 1
+            if not counts[watch.account]:
+                del counts[watch.account]
+
+    # -- without it
+
+    def _give_up(self, key: tuple[int, int], wish: _Wish) -> None:
         with self._lock:
-            if not watch.over and not self._closing:
-                watch.over = True
-                self._finished.append(watch)
-                self._nudge()
+            if wish.over or self._closing:
+                return
+            wish.over = True
+            watch = self._watches.get(key)
+            if watch is not None and wish in watch.wishes[wish.family]:
+                self._remove(watch, wish)
+                if not any(watch.wishes.values()):
+                    self._given_up.append(key)
+                    self._nudge()
 
     def _nudge(self) -> None:
         with contextlib.suppress(BlockingIOError):  # full: it is awake anyway
@@ -156,31 +226,39 @@ class LinuxProcesses:
                     log.exception("after the end of a process")
             if self._closing:
                 break
-        for fd in (*self._watches, self._wake):
+        for fd in (*self._by_fd, self._wake):
             os.close(fd)
         self._watches.clear()
+        self._by_fd.clear()
         self._epoll.close()
 
     def _gather(self, ready: list[int]) -> list[Callable[[], None]]:
         """Whom to tell; descriptors that are done with are closed on the way."""
-        told: list[Callable[[], None]] = []
+        told: list[_Wish] = []
         with self._lock:
             if self._closing:
-                return told
-            ended = [self._watches[fd] for fd in ready if fd in self._watches]
+                return []
+            ended = [self._by_fd[fd] for fd in ready if fd in self._by_fd]
             if self._wake in ready:
                 os.eventfd_read(self._wake)
-                ended += self._finished
-                self._finished.clear()
-            for watch in ended:
-                if self._watches.get(watch.fd) is watch:  # not closed before, its number another's by now
-                    del self._watches[watch.fd]
-                    self._epoll.unregister(watch.fd)
-                    os.close(watch.fd)
-                if not watch.over:
-                    watch.over = True
-                    told.append(watch.on_end)
-        return told
+                told += self._gone
+                self._gone.clear()
+                # Unless somebody watches it again, or it has been closed since.
+                idle = {key for key in self._given_up if key in self._watches}
+                ended += [key for key in idle.difference(ended) if not any(self._watches[key].wishes.values())]
+                self._given_up.clear()
+            for key in ended:
+                watch = self._watches.pop(key)
+                del self._by_fd[watch.fd]
+                self._epoll.unregister(watch.fd)
+                os.close(watch.fd)
+                for wish in [*watch.wishes[False], *watch.wishes[True]]:
+                    self._remove(watch, wish)
+                    told.append(wish)
+            told = [wish for wish in told if not wish.over]
+            for wish in told:
+                wish.over = True
+        return [wish.on_end for wish in told]
 
 
 def may_keep(fd: int) -> bool:

@@ -82,7 +82,7 @@ class Connections:
         if is_above:
             self._fit = self.count
         if (is_above or (self._above and self.count >= self._fit)) and not self._make_room(peer):
-            raise self._refusal(503, f"all {self.count} connections that there is room for are in use; come later")
+            raise self._refusal(503, self._no_room())
         seat = Seat(peer, hang_up, is_above=is_above)
         self._above += is_above
         peer.seats[seat] = peer.idle[seat] = None
@@ -111,6 +111,11 @@ class Connections:
         peer.idle.pop(seat, None)
         if not peer.seats:
             self._peers.pop(peer.name, None)
+
+    def _no_room(self) -> str:
+        if not self.count:  # all descriptors are in use for other things
+            return "the server has no descriptor left for a connection; come later"
+        return f"all {self.count} connections that there is room for are in use; come later"
 
     def _make_room(self, peer: _Peer) -> bool:
         with_idle = [one for one in self._peers.values() if one.idle]

@@ -442,7 +442,7 @@ class Leases:
             lease.unwatch = self._processes.watch(lease.holder, lambda: self._gone(lease))
             self._waiters += 1
         except OSError as error:
-            raise Unavailable(f"process {lease.holder.pid} cannot be watched: {error.strerror}") from error
+            raise Unavailable(error.strerror or str(error)) from error
 
     # -- after a start ----------------------------------------------------------------------------------------------
     def _find_again(self, run: Run, epoch: int) -> None:

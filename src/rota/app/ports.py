@@ -196,9 +196,10 @@ class Processes(Protocol):
     def look(self, pid: int) -> Seen | None:
         """None = no such process, or a zombie."""
 
-    def watch(self, holder: Holder, on_end: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, holder: Holder, on_end: Callable[[], None], *, family: bool = False) -> Callable[[], None]:
         """Call `on_end` once, from any thread, when the process is gone; at once if it is gone already. Returns how to
-        stop watching. By pidfd: no polling."""
+        stop watching. By pidfd: no polling. `family`: the process is a descendant of one with a lease. Raises an
+        OSError where the descriptors for such processes, or those of the account `holder.uid`, are used up."""
 
     def attempt_of(self, pid: int) -> str | None:
         """The attempt that a process is part of; "" = it cannot be told of which, or it is gone; None = of none."""

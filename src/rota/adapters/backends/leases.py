@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.5
 LOOK_S = 10.0
 MAX_BROOD = 10_000  # descendants that are on record, for a server that starts meanwhile; a record has a bound
-MAX_WATCHED = 64  # of those, whose end is told: each costs a descriptor. Where there are more they are looked at
+MAX_WATCHED = 64  # of those, whose end is told. Where there are more, or no descriptors, they are looked at
 COUNT_S = 0.5  # between two such looks
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
 
@@ -59,7 +59,7 @@ class _Lease:
     order: StopOrder | None = None  # to be carried out
     kill_at: float = math.inf  # monotonic
     watched: int = 0  # descendants whose end is told
-    unwatched: bool = False  # there are more of them
+    unwatched: bool = False  # there are more of them, or the holder's own end is not told
     counting: bool = False  # the next look at those is due
     undo: list[Callable[[], None]] = field(default_factory=list)  # watches, and a SIGKILL that is due
     untouchable: bool = False  # said in the log
@@ -89,7 +89,7 @@ class LeaseBackend:
         self._open = True
 
     def launch(self, *orders: LaunchOrder) -> None:
-        """One that cannot be watched just now keeps no other from being given; it is tried again by whoever looks."""
+        """One that cannot be looked at just now keeps no other from being given; it is tried again by whoever looks."""
         errors: list[OSError] = []
         for order in orders:
             try:
@@ -158,10 +158,7 @@ class LeaseBackend:
             if not self._alive(lease):
                 return self._end(name, lease)
             if name not in self._known:
-                try:
-                    self._watch(name, lease)
-                except OSError as error:  # for want of a descriptor: that it lives is true all the same
-                    log.warning("%s is looked at again later: %s", name, error)
+                self._watch(name, lease)
             return Live(lease.holder.pid)
 
     def carries(self, attempt_id: str) -> bool:
@@ -227,24 +224,28 @@ class LeaseBackend:
         return bool(lease.brood)
 
     def _watch(self, name: str, lease: _Lease) -> None:
-        try:
-            self._follow(name, lease, lease.holder.pid, lease.holder.start_ticks)
-            self._watch_brood(name, lease, lease.brood)
-        except OSError:
-            self._let_go(lease)
-            raise
-        self._known[name] = lease  # only now: who cannot be watched for want of a descriptor is tried again later
+        self._known[name] = lease
+        self._follow(name, lease, lease.holder.pid, lease.holder.start_ticks, family=False)
+        self._watch_brood(name, lease, lease.brood)
 
-    def _follow(self, name: str, lease: _Lease, pid: int, start: int) -> None:
-        watched = Holder(pid, start, lease.holder.boot_id)
-        lease.undo.append(self._processes.watch(watched, lambda: self._gone(name)))
+    def _follow(self, name: str, lease: _Lease, pid: int, start: int, *, family: bool) -> bool:
+        """Return whether its end will be told; there may be no descriptor for that."""
+        watched = Holder(pid, start, lease.holder.boot_id, lease.holder.uid)
+        try:
+            lease.undo.append(self._processes.watch(watched, lambda: self._gone(name), family=family))
+        except OSError as error:
+            log.debug("%s is looked at now and then: %s", name, error)
+            lease.unwatched = True
+            return False
+        return True
 
     def _watch_brood(self, name: str, lease: _Lease, new: Sequence[evict.Target]) -> None:
-        """Those beyond the bound are looked at now and then instead."""
+        """Those beyond the bounds are looked at now and then instead."""
         room = max(0, MAX_WATCHED - lease.watched)
         lease.unwatched = lease.unwatched or len(new) > room
         for pid, start in new[:room]:
-            self._follow(name, lease, pid, start)
+            if not self._follow(name, lease, pid, start, family=True):
+                break
             lease.watched += 1
         self._count_later(name, lease)
 
@@ -289,12 +290,7 @@ class LeaseBackend:
         if new:
             lease.brood += tuple(new)
             self._write(name, lease)
-            try:
-                self._watch_brood(name, lease, new)
-            except OSError as error:  # no descriptor
-                lease.unwatched = True
-                self._count_later(name, lease)
-                log.warning("%s: processes of its holder are looked at now and then: %s", name, error)
+            self._watch_brood(name, lease, new)
         return (*(each for each in found[:1] if each == head), *lease.brood)
 
     # -- in other threads; what takes long, without the lock
