@@ -84,6 +84,27 @@ def test_a_persons_rerun_or_edit_does_not_make_an_agents_estimate_believed(house
     assert after.index(important) < after.index(persons)
 
 
+def test_earlier_short_runs_let_no_run_of_an_agent_pass_a_higher_priority(house):
+    """Of the same command with other numbers, and of the same width."""
+    bot = Principal("bot", Role.AGENT, acts_for="ann")
+    house.wait_all([house.submit(("/bin/sleep", "0"), 1, bot) for _ in range(5)])
+    house.running(8)
+    important = house.sleeper(1, BOB, priority=3, time_limit_s=8 * HOUR_S)
+    agents, persons = house.sleeper(1, bot), house.sleeper(1, ANN)
+    bounded = house.sleeper(1, bot, time_limit_s=1.0)
+
+    def passed() -> set[str]:
+        order = [run.id for run in house.rota.view().queue()]
+        return set(order[: order.index(important)])
+
+    assert passed() == {bounded, persons}, "a person's run is believed to be like those before"
+    house.do(Rerun(agents), ANN), house.do(Rerun(persons), bot)
+    house.do(Edit(agents, workdir="/"), ANN)
+    house.do(Edit(persons, argv=("/bin/sleep", "61")), bot)
+    house.reopen()
+    assert passed() == {bounded}
+
+
 def test_queue_active_held_and_the_gpus(house):
     running = house.running(3)
     wide, also = house.sleeper(8), house.sleeper(6)

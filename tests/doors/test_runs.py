@@ -451,6 +451,16 @@ def test_others_see_a_run_but_not_its_secrets_and_may_not_touch_it(make_server: 
     assert ann.get(path).ok()["status"] == "ready"
 
 
+def test_an_agent_is_told_how_its_run_counts_without_a_time_limit(make_server: MakeServer) -> None:
+    who = people(make_server(), boss="admin", **{ANN: "user"}, bot="agent")
+    body = {"name": "a", "command": "true"}
+    said = "counts as 4 h at least, as every run of an agent without a time limit; with one it may start sooner"
+    assert who["bot"].post("/runs", body).ok()["note"] == said
+    assert who["bot"].post("/runs", {**body, "estimated_duration_seconds": 60}).ok()["note"] == said
+    assert "note" not in who["bot"].post("/runs", {**body, "time_limit_seconds": 60}).ok()
+    assert "note" not in who[ANN].post("/runs", body).ok()
+
+
 def test_private_hides_other_peoples_runs(make_server: MakeServer) -> None:
     server = make_server(env={"ROTA_PRIVACY": "private"})
     who = people(server, boss="admin", **{ANN: "user", BEN: "user"})

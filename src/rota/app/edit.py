@@ -42,7 +42,7 @@ def edit(desk: Desk, who: Principal, command: Edit) -> Run:
         return run
     if changed and run.attempts_made and spec.replaced is None:
         spec = replace(spec, replaced=_replaced(run.spec))
-    if changed and who.role is Role.AGENT and spec.estimate_s is not None:
+    if changed and who.role is Role.AGENT:
         spec = replace(spec, agent_estimate=True)
     more = own_bytes(spec) - own_bytes(run.spec)
     if run.state not in ENDED and more > 0:

@@ -130,7 +130,7 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
         must_be_usable(desk, judged, user, command.spec, blind=command.blind)
     if command.spec.filler:
         command = replace(command, spec=as_filler(command.spec))
-    if judged.role is Role.AGENT and command.spec.estimate_s is not None:
+    if judged.role is Role.AGENT:
         command = replace(command, spec=replace(command.spec, agent_estimate=True))
     command = _with_account(desk, judged, _with_grace(desk, judged, command))
     _room(desk, judged, user, command, ahead)

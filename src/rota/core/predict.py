@@ -122,10 +122,6 @@ class History:
         found = self._enough(_estimated(user, estimate_s), ENOUGH_DECLARED)
         return 1.0 if found is None else max(1.0, found[min(len(found) - 1, int(0.9 * len(found)))])
 
-    def knows_estimates(self, user: str, estimate_s: float) -> bool:
-        """Whether enough of the person's runs with such an estimate have ended to tell what it is worth."""
-        return self._enough(_estimated(user, estimate_s), ENOUGH_DECLARED) is not None
-
     def _take(self, circle: Circle, ran_s: float, most: int) -> None:
         sample = self._known.get(circle)
         if sample is None:

@@ -161,7 +161,7 @@ class Spec:
     holder: Holder | None = None  # a lease: nothing is launched, this process holds what is given
     reservation: str = ""  # its GPUs come out of this one, in its time; one that is over counts for nothing
     replaced: Replaced | None = None  # set by the first edit of the command or the directory after a start
-    agent_estimate: bool = False  # an agent gave the estimate, or changed what it is of; see expect.py
+    agent_estimate: bool = False  # an agent wrote it or changed its command, with or without estimate; see expect.py
 
     @property
     def stoppable(self) -> bool:

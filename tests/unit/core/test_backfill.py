@@ -10,11 +10,12 @@ import pytest
 from rota.core import decide
 from rota.core import events as e
 from rota.core.backfill import reserve
+from rota.core.expect import expect
 from rota.core.plan import Reserve
 from rota.core.policy import Backfill, Ordering, Policy
 from rota.core.resources import Request
 from tests.unit.core import textbook
-from tests.unit.core.kit import Lab, broken, node, two_by_eight, where
+from tests.unit.core.kit import Lab, broken, node, spec, two_by_eight, where
 from tests.unit.core.textbook import Job
 
 EASY = Policy(ordering=Ordering.FCFS, backfill=Backfill.EASY)
@@ -101,6 +102,40 @@ def test_a_start_of_the_same_pass_counts_with_its_end():
     assert plan.reserve.at == 30
     lab.until(1000)
     assert (lab.first_start(head), lab.first_start(small)) == (30, 80)
+
+
+@pytest.mark.parametrize("priority", [3, 4])
+def test_an_agents_run_passes_the_head_by_its_time_limit_not_by_what_ended_before(priority):
+    """Earlier runs of the command took a second, with another number in it."""
+    lab = Lab(*two_by_eight())
+    lab.submit(8, time_limit_s=100.0, takes=100.0, user="cid")
+    lab.step()
+    head = lab.submit(16, priority=priority, time_limit_s=1800.0, user="ann")
+    for _ in range(24):
+        lab.state.history.learn("bob", spec(1, argv=("sleep", "0")), 1.0)
+
+    def of_agent(**more: Any) -> str:
+        wanted = {"argv": ("sleep", "100000"), "agent_estimate": True, **more}
+        expected_s, source, belief = expect(lab.state, "bob", spec(8, **wanted))
+        run_id = lab.submit(8, user="bob", expected=expected_s, **wanted)
+        lab.tell(
+            e.RunEdited(
+                at=lab.now,
+                run_id=run_id,
+                spec=lab.run(run_id).spec,
+                expected_s=expected_s,
+                expected_from=source,
+                belief=belief,
+            )
+        )
+        return run_id
+
+    of_agent(), of_agent(estimate_s=1.0), of_agent(time_limit_s=7 * 86400.0)
+    plan = lab.plan()
+    assert plan.starts == ()
+    assert plan.reserve is not None and (plan.reserve.run_id, plan.reserve.at) == (head, 100.0)
+    bounded = of_agent(time_limit_s=60.0)
+    assert [start.run_id for start in lab.plan().starts] == [bounded]
 
 
 def test_the_limit_counts_not_the_estimate():

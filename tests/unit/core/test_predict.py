@@ -163,20 +163,26 @@ def test_a_run_that_outlived_its_estimate_is_learned_however_it_ended(exit: Exit
     assert lab.state.history.overrun("ann", 1.0) == 40.0, "that one failed before its time says nothing"
 
 
-def test_an_estimate_of_an_agent_counts_once_it_has_proved_true() -> None:
+def test_a_run_of_an_agent_without_a_limit_counts_no_shorter_than_one_of_which_nothing_is_known() -> None:
     state = Lab(node("n1", 1)).state
-    said = spec(argv=("other",), estimate_s=1.0, agent_estimate=True)
-    longer = replace(said, estimate_s=DAY)
-    bounded = replace(said, time_limit_s=60.0)
-    assert expect(state, "ann", replace(said, agent_estimate=False))[:2] == (1.0, "estimate")
-    assert expect(state, "ann", said)[:2] == (state.policy.default_expected_s, "default")
-    assert expect(state, "ann", longer)[:2] == (DAY, "estimate")
-    assert expect(state, "ann", bounded)[:2] == (1.0, "estimate"), "a limit binds it"
-    learned(state.history, *[300.0] * 5, argv=("other",))
-    assert expect(state, "ann", said)[:2] == (300.0, "history")
-    for _ in range(5):
+    default_s = state.policy.default_expected_s
+    silent = spec(argv=("other",), agent_estimate=True)
+    said = replace(silent, estimate_s=1.0)
+    learned(state.history, *[1.0] * 24, argv=("other",))
+    for _ in range(24):
         state.history.learn_estimate("ann", 1.0, 1.0)
-    assert expect(state, "ann", said)[:2] == (1.0, "estimate")
+    for each in (silent, said):
+        assert expect(state, "ann", each) == (default_s, "default", ()), "whatever has ended before"
+        persons = expect(state, "ann", replace(each, agent_estimate=False))
+        assert persons[0] == 1.0 and persons[2], "a person's is believed"
+    assert expect(state, "ann", replace(said, estimate_s=DAY))[:2] == (DAY, "estimate")
+    bounded = replace(said, time_limit_s=60.0)
+    assert expect(state, "ann", bounded) == (1.0, "estimate", ()), "it is bound, and stands where the limit puts it"
+    learned(state.history, *[DAY] * 24, argv=("long",))
+    for each in (silent, said):
+        assert expect(state, "ann", replace(each, argv=("long",))) == (DAY, "history", ()), "a longer past counts"
+    state.policy = replace(state.policy, corrects=False)
+    assert expect(state, "ann", silent) == (default_s, "default", ())
 
 
 def test_what_is_believed_of_a_run_counts_a_long_grace_as_a_part_of_its_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any
 
@@ -33,7 +34,9 @@ from rota.app.commands import Edit
 from rota.app.errors import Invalid
 from rota.app.ports import RunFilter
 from rota.core.argv import argv_of
+from rota.core.expect import needs_limit
 from rota.core.run import WAITING, Run, RunState
+from rota.core.times import told
 
 router = Router("runs")
 MOST = 1 << 62
@@ -101,9 +104,17 @@ async def create_run(
         sweep = await look_up(house, who, sweep_for, house, who, asked.sweep_id, "Sweep not found: {}", change=True)
         group, chat = sweep.id, sweep.body.get("chat_session_id")
     run = await act(house, who, submit_run(house, who, by, asked, group=group, chat=chat, key=key), dry_run)
-    note = note_of(house, run) if run.spec.reservation else ""
+    note = "; it ".join(_notes(house, run))
     made = {**Renderer(house, who).run(run), **({"note": note} if note else {}), **_suggested(house, run)}
     return Json(marked({**made, **warnings(house, run.spec.request)}, dry_run, ignored))
+
+
+def _notes(house: House, run: Run) -> Iterator[str]:
+    if run.spec.reservation and (note := note_of(house, run)):
+        yield note
+    if needs_limit(run.spec):
+        least = told(house.service.policy().default_expected_s)
+        yield f"counts as {least} at least, as every run of an agent without a time limit; with one it may start sooner"
 
 
 def _suggested(house: House, run: Run) -> dict[str, Any]:
