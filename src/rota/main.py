@@ -36,6 +36,7 @@ from rota.adapters.store.store import SqlStore
 from rota.api.offline import OfflineTokens
 from rota.app.accounts import Accounts
 from rota.app.budget import MIB, Budget, Quotas
+from rota.app.checkpoint_dirs import CheckpointDirs
 from rota.app.commands import Draft
 from rota.app.disk_use import EVERY_S as MEASURE_EVERY_S
 from rota.app.disk_use import DiskUse
@@ -99,7 +100,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
             RoutedBackend(jobs, LeaseBackend(data_dir.path, processes, later)),
             clock=SystemClock(),
             new_id=new_id,
-            site=Site(str(data_dir.path / "checkpoints"), _own_env(), _accounts(settings)),
+            site=Site(_checkpoint_dirs(saved, _accounts(settings)), _own_env(), _accounts(settings)),
             on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
             space=space,
             checkpoints=saved_use,
@@ -345,6 +346,12 @@ def _own_env() -> dict[str, str]:
     except KeyError:  # a container may run as a number that has no name
         return {}
     return {"HOME": me.pw_dir, "USER": me.pw_name, "LOGNAME": me.pw_name}
+
+
+def _checkpoint_dirs(saved: CheckpointFiles, accounts: Accounts) -> CheckpointDirs:
+    if not accounts.root:
+        return CheckpointDirs(str(saved.root))
+    return CheckpointDirs(str(saved.root), accounts.own or "root", saved.side_by_side())
 
 
 def _accounts(settings: Settings) -> Accounts:

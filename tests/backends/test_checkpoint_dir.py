@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,12 +16,13 @@ from rota.adapters.backends import checkpoint_dir as made
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.task import Account
 from rota.adapters.checkpoints import CheckpointFiles
-from rota.app.checkpoint_dir import CheckpointDir, checkpoint_dir
+from rota.app.checkpoint_dirs import CheckpointDir, CheckpointDirs
 from rota.app.ports import LaunchOrder
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig
 
 RUN_ID = "0123456789ab"
+OTHER_ID = "ba9876543210"
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run a job as another account")
 
 
@@ -33,7 +35,7 @@ def root() -> Iterator[Path]:
 
 
 def order_of(rig: LocalRig, root: Path, script: str, attempt: int = 1) -> LaunchOrder:
-    saved = checkpoint_dir(str(root), RUN_ID, "nobody")
+    saved = CheckpointDirs(str(root), "root").of(RUN_ID, "nobody")
     return rig.order(
         "succeed",
         attempt_id=f"{RUN_ID}-{attempt}",
@@ -46,17 +48,13 @@ def order_of(rig: LocalRig, root: Path, script: str, attempt: int = 1) -> Launch
     )
 
 
-def test_only_another_accounts_lies_in_a_directory_of_the_servers_own(tmp_path: Path) -> None:
-    root = str(tmp_path)
-    for account in (None, "root"):
-        assert checkpoint_dir(root, RUN_ID, account) == CheckpointDir(f"{root}/{RUN_ID}", None)
-    inside = CheckpointDir(f"{root}/{RUN_ID}/data", f"{root}/{RUN_ID}")
-    assert checkpoint_dir(root, RUN_ID, "nobody") == inside
-    made.make(*inside, None)
-    assert checkpoint_dir(root, RUN_ID, "nobody") == inside, "nor does it move once it is there"
-    made.make(*inside, None)
-    made.remove_if_empty(*inside, None)
-    assert os.listdir(root) == []
+def test_each_account_has_a_directory_for_its_own_where_there_are_several() -> None:
+    assert CheckpointDirs("/r").of(RUN_ID, None) == CheckpointDir(f"/r/{RUN_ID}", None)
+    several = CheckpointDirs("/r", "root", frozenset({OTHER_ID}))
+    assert several.of(RUN_ID, "ann") == CheckpointDir(f"/r/of-ann/{RUN_ID}", "/r/of-ann")
+    assert several.of(RUN_ID, None) == several.of(RUN_ID, "root") == CheckpointDir(f"/r/of-root/{RUN_ID}", "/r/of-root")
+    assert several.of(RUN_ID, "../a").path == f"/r/of-..%2Fa/{RUN_ID}"
+    assert several.of(OTHER_ID, "ann") == CheckpointDir(f"/r/{OTHER_ID}", None), "an earlier version made it"
 
 
 @ROOT_ONLY
@@ -64,29 +62,46 @@ def test_what_an_earlier_version_made_stays_where_it_is(tmp_path: Path) -> None:
     old, nobody = tmp_path / RUN_ID, Account("nobody")
     old.mkdir(0o700)
     os.chown(old, nobody.uid, nobody.gid)
-    saved = checkpoint_dir(str(tmp_path), RUN_ID, "nobody")
+    saved = CheckpointDirs(str(tmp_path), "root", CheckpointFiles(tmp_path).side_by_side()).of(RUN_ID, "nobody")
     assert saved == CheckpointDir(str(old), None)
-    made.make(*saved, nobody)
-    made.remove_if_empty(*saved, nobody)
+    made.make(saved.path, saved.parent, nobody)
+    made.remove_if_empty(saved.path, saved.parent, nobody)
     assert old.exists(), "its account may hold its lock: to remove it would hold that of everybody's"
 
 
 @ROOT_ONLY
-def test_a_job_writes_its_own_directory_and_cannot_list_the_one_around_it(
+def test_a_job_writes_its_own_directory_and_can_only_search_the_one_above(
     root: Path, rig: LocalRig, backend: LocalBackend, reports: Reports
 ) -> None:
     script = 'echo one > "$SAVED/state"; cd "$SAVED"; ls .. || touch ../more || exit 7'
     order = order_of(rig, root, script)
     backend.launch(order)
     assert rig.end_of(reports, order).code == 7
-    parent = root / RUN_ID
-    facts, inner = parent.stat(), (parent / "data").stat()
-    assert (facts.st_uid, stat.S_IMODE(facts.st_mode)) == (0, 0o711)
-    assert (inner.st_uid, stat.S_IMODE(inner.st_mode)) == (pwd.getpwnam("nobody").pw_uid, 0o700)
+    parent = root / "of-nobody"
+    facts, own = parent.stat(), (parent / RUN_ID).stat()
+    assert (facts.st_uid, stat.S_IMODE(facts.st_mode)) == (0, 0o710)
+    assert (own.st_uid, stat.S_IMODE(own.st_mode)) == (pwd.getpwnam("nobody").pw_uid, 0o700)
     again = order_of(rig, root, 'grep one "$SAVED/state" && rm "$SAVED/state"', attempt=2)
     backend.launch(again)
     assert rig.end_of(reports, again).ok
-    assert not parent.exists(), "nothing lies in it any more"
+    assert os.listdir(parent) == [], "nothing lies in it any more"
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("acl", [made.ACL, "system.no_such_list"])
+def test_no_other_account_can_search_the_directory_of_an_account(
+    root: Path, acl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who cannot search it cannot take its lock: a rename finds the directory before it locks it."""
+    monkeypatch.setattr(made, "ACL", acl)
+    nobody = Account("nobody")
+    saved = CheckpointDirs(str(root), "root").of(RUN_ID, "nobody")
+    made.make(saved.path, saved.parent, nobody)
+    assert saved.parent is not None
+    for uid, gid, reaches in ((nobody.uid, nobody.gid, True), (54321, 54321, False)):
+        argv = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "stat", saved.path]
+        done = subprocess.run(argv, capture_output=True, check=False)
+        assert (done.returncode == 0) is reaches, done.stderr
 
 
 @ROOT_ONLY
@@ -94,18 +109,25 @@ def test_a_directory_that_was_not_given_away_yet_is(
     root: Path, rig: LocalRig, backend: LocalBackend, reports: Reports
 ) -> None:
     """Whoever made it was killed between the two."""
-    (root / RUN_ID).mkdir()
-    (root / RUN_ID / "data").mkdir(0o700)
+    (root / "of-nobody").mkdir(0o700)
+    (root / "of-nobody" / RUN_ID).mkdir(0o700)
     order = order_of(rig, root, 'touch "$SAVED/state"')
     backend.launch(order)
     assert rig.end_of(reports, order).ok
 
 
-def test_what_was_added_to_of_late_is_not_old(tmp_path: Path) -> None:
-    made.make(str(tmp_path / RUN_ID / "data"), str(tmp_path / RUN_ID), None)
+def test_those_of_accounts_are_measured_and_removed_as_the_others_are(tmp_path: Path) -> None:
+    for name, size in ((RUN_ID, 10_000), (f"of-ann/{OTHER_ID}", 20_000)):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "state").write_bytes(bytes(size))
+    (tmp_path / "of-ann" / "notes").mkdir()
     files = CheckpointFiles(tmp_path)
-    os.utime(tmp_path / RUN_ID, (1.0, 1.0))
-    assert files.purge(2.0, lambda run_id: True) == 0
-    os.utime(tmp_path / RUN_ID / "data", (1.0, 1.0))
-    assert files.purge(2.0, lambda run_id: True) == 1
-    assert os.listdir(tmp_path) == []
+    sizes = dict(files.sizes())
+    assert sizes.keys() == {RUN_ID, OTHER_ID}
+    assert (sizes[OTHER_ID] or 0) >= 20_000
+    assert files.side_by_side() == {RUN_ID}
+    assert files.purge(1.0, lambda run_id: True) == 0, "they are young"
+    os.utime(tmp_path / "of-ann" / OTHER_ID, (1.0, 1.0))
+    assert files.purge(2.0, lambda run_id: run_id == OTHER_ID) == 1
+    assert sorted(os.listdir(tmp_path)) == [RUN_ID, "of-ann"]
+    assert os.listdir(tmp_path / "of-ann") == ["notes"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.datadir import open_data_dir
 from rota.adapters.store.open import open_store
+from rota.app.checkpoint_dirs import CheckpointDirs
 from rota.app.dispatch import Site
 from rota.app.errors import Unavailable
 from rota.app.loop import Loop
@@ -100,7 +101,7 @@ def fast_house(where: Path, speed: float, nodes: int = 2, gpus: int = 8) -> Iter
             FastBackend(data_dir.path, clock),
             clock=clock,
             new_id=NewIds(),
-            site=Site(str(data_dir.path / "checkpoints")),
+            site=Site(CheckpointDirs(str(data_dir.path / "checkpoints"))),
             on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
         )
         service = Service(loop)

@@ -19,6 +19,7 @@ from rota.adapters.store.compare import compare
 from rota.adapters.store.open import open_store
 from rota.app import commands as c
 from rota.app.authz import Principal, Role
+from rota.app.checkpoint_dirs import CheckpointDirs
 from rota.app.desk import Desk
 from rota.app.dispatch import Site
 from rota.app.errors import Refused
@@ -90,7 +91,7 @@ class System:
                 SimulatedBackend(self.world),
                 clock=self.clock,
                 new_id=lambda now: f"{self.rnd.randrange(1 << 48):012x}",
-                site=Site("/nowhere"),
+                site=Site(CheckpointDirs("/nowhere")),
                 on_fatal=lambda error: None,
             )
             self.rota = Service(self.loop)

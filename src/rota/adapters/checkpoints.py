@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rota.adapters.tree_size import TreeSize
-from rota.app.ports import INNER_CHECKPOINTS
+from rota.app.ports import ACCOUNT_CHECKPOINTS
 
 RUN_ID = re.compile(r"[0-9a-f]{12}")
 MOST = 200  # removed in one round: a round must end
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 class CheckpointFiles:
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self._next = ""  # where the next round of measuring begins
         self._unfinished: dict[str, TreeSize] = {}  # run -> what goes on in a later round
         self._least: dict[str, int] = {}  # run -> what it counts as until it is measured to its end again
@@ -37,10 +37,8 @@ class CheckpointFiles:
         """Return each run that has a directory, with the bytes of the blocks in it. A bounded number of files is looked
         at in one round; the runs left over are None, and the first of the next round. A run that is too large for a
         round counts as what was seen of it so far, or as before if that is larger."""
-        try:
-            names = sorted(entry.name for entry in os.scandir(self._root) if RUN_ID.fullmatch(entry.name))
-        except FileNotFoundError:
-            return
+        paths = {entry.name: entry.path for entry in self._entries()}
+        names = sorted(paths)
         for known in (self._unfinished, self._least):
             for name in known.keys() - set(names):
                 del known[name]
@@ -50,15 +48,27 @@ class CheckpointFiles:
             if left <= 0:
                 yield name, None
                 continue
-            size, walked = self._measure(name, left)
+            size, walked = self._measure(name, paths[name], left)
             left -= walked
             if left <= 0:
                 self._next = name + "-"
             yield name, size
 
-    def _measure(self, name: str, most: int) -> tuple[int, int]:
+    def side_by_side(self) -> frozenset[str]:
+        """Return the runs whose directories lie beside each other, whatever their accounts are."""
+        return frozenset(entry.name for entry in _list(self.root) if RUN_ID.fullmatch(entry.name))
+
+    def _entries(self) -> Iterator[os.DirEntry[str]]:
+        """Return the directories of runs: those side by side, and those that each account has for itself."""
+        for entry in _list(self.root):
+            if RUN_ID.fullmatch(entry.name):
+                yield entry
+            elif entry.name.startswith(ACCOUNT_CHECKPOINTS) and entry.is_dir(follow_symlinks=False):
+                yield from (inner for inner in _list(entry.path) if RUN_ID.fullmatch(inner.name))
+
+    def _measure(self, name: str, path: str, most: int) -> tuple[int, int]:
         """Return what a run counts as, and how many entries were looked at."""
-        tree = self._unfinished.pop(name, None) or TreeSize(self._root / name)
+        tree = self._unfinished.pop(name, None) or TreeSize(Path(path))
         try:
             walked = tree.go_on(most)
         except OSError:  # it was moved since, or nothing can be opened: it is measured anew in the next round
@@ -77,16 +87,11 @@ class CheckpointFiles:
         for path, process in list(self._stuck.items()):
             if process.poll() is not None:
                 self._stuck.pop(path, None)
-        try:
-            entries = os.scandir(self._root)
-        except FileNotFoundError:
-            return 0
-        with entries:
-            for entry in entries:
-                if count >= MOST or len(self._stuck) >= MOST_STUCK:
-                    break
-                if entry.path not in self._stuck and _is_old(entry, before) and gone(entry.name):
-                    count += self._remove(entry.path)
+        for entry in self._entries():
+            if count >= MOST or len(self._stuck) >= MOST_STUCK:
+                break
+            if entry.path not in self._stuck and _is_old(entry, before) and gone(entry.name):
+                count += self._remove(entry.path)
         return count
 
     def _remove(self, path: str) -> bool:
@@ -125,17 +130,16 @@ class CheckpointFiles:
 
 def _is_old(entry: os.DirEntry[str], before: float) -> bool:
     """A directory that looks young may belong to a run the store has forgotten because an old copy was put back."""
-    if not RUN_ID.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+    if not entry.is_dir(follow_symlinks=False):
         return False
-    if _changed_at(entry.path) >= before:
-        return False
-    try:
-        return _changed_at(f"{entry.path}/{INNER_CHECKPOINTS}") < before
-    except FileNotFoundError:
-        return True
-
-
-def _changed_at(path: str) -> float:
+    facts = entry.stat(follow_symlinks=False)
     # The owner of a directory can give it any time of change, one in the future too; the kernel's own cannot be set.
-    facts = os.lstat(path)
-    return min(facts.st_mtime, facts.st_ctime)
+    return min(facts.st_mtime, facts.st_ctime) < before
+
+
+def _list(directory: str | Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            yield from entries
+    except FileNotFoundError:
+        return

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rota.app.accounts import ONE_FOR_ALL, Accounts
-from rota.app.checkpoint_dir import checkpoint_dir
+from rota.app.checkpoint_dirs import CheckpointDirs
 from rota.app.ports import Backend, LaunchOrder, StopOrder, Task
 from rota.core.grace import given_s
 from rota.core.predict import hash_text
@@ -22,7 +22,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Site:
     """What every job on this machine gets."""
 
-    checkpoints: str  # the directory under which each run has one of its own
+    checkpoints: CheckpointDirs
     env: Mapping[str, str] = field(default_factory=dict)  # of jobs that run as the server's own account: HOME, USER
     accounts: Accounts = ONE_FOR_ALL  # who runs as whom
 
@@ -32,7 +32,7 @@ def launch_order(state: State, run: Run, site: Site) -> LaunchOrder:
     assert attempt is not None
     spec = run.spec
     warned = warning(spec)
-    saved = checkpoint_dir(site.checkpoints, run.id, spec.account)
+    saved = site.checkpoints.of(run.id, spec.account)
     return LaunchOrder(
         attempt_id=attempt.id,
         argv=spec.argv,

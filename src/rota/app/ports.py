@@ -12,7 +12,7 @@ from rota.core.node import Node
 from rota.core.run import Exit, Holder, PastAttempt, Run, RunState
 from rota.core.state import State
 
-INNER_CHECKPOINTS = "data"  # the directory inside `LaunchOrder.checkpoint_parent`
+ACCOUNT_CHECKPOINTS = "of-"  # and the name of an account: the directory of all its checkpoint directories
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class LaunchOrder:
     terminal: bool = False  # a pty that can be attached to, instead of a plain log
     confine: bool = False  # real GPUs: hide the device files of the others where the kernel lets us
     checkpoint_dir: str | None = None  # made before the command runs, the account's own, kept across attempts
-    checkpoint_parent: str | None = None  # the server's own, with nothing but that inside; None = it has none
+    checkpoint_parent: str | None = None  # made before that: the server's own, which the account alone can search
     holder: Holder | None = None  # a lease: start nothing, watch this process; argv is only what to call it
     memory_gb: float = 0.0  # the most that each task may take; 0 = no limit of its own
     cpus: int = 0  # CPU time that each task may take, in whole CPUs; 0 = no limit

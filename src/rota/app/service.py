@@ -14,6 +14,7 @@ from rota.app import control, edit, endlease, operate, records, report, reserve,
 from rota.app.accounts import Accounts
 from rota.app.authz import Principal, Role
 from rota.app.calibration import Calibration, Calibrator
+from rota.app.checkpoint_dirs import CheckpointDirs
 from rota.app.desk import Answer, Desk
 from rota.app.disk_use import DiskUse
 from rota.app.errors import NoSpace, NotFound, Refused, Unavailable
@@ -295,6 +296,11 @@ class Service:
         if number == 0:
             return LogChunk(b"", 0, 0)
         return self._loop.backend.read_log(attempt_id(run_id, number), offset, limit)
+
+    @property
+    def checkpoints(self) -> CheckpointDirs:
+        """Where each run keeps what it saves."""
+        return self._loop.site.checkpoints
 
     @property
     def accounts(self) -> Accounts:

@@ -26,7 +26,6 @@ from rota.api.render.whole import tail
 from rota.api.router import Router
 from rota.api.telling import Telling
 from rota.app.authz import Principal
-from rota.app.checkpoint_dir import checkpoint_dir
 from rota.app.ports import FileBusy, LogChunk, StoredEvent
 from rota.core.ids import attempt_id
 from rota.core.run import ENDED, Run
@@ -183,7 +182,7 @@ def _artifacts(house: House, run: Run) -> list[dict[str, Any]]:
             found.append(
                 {"name": f"log of attempt {number}", "path": str(where), "type": "log", "size": size, "url": url}
             )
-    found += _files(Directory(checkpoint_dir(str(root / "checkpoints"), run.id, run.spec.account).path))
+    found += _files(Directory(house.service.checkpoints.of(run.id, run.spec.account).path))
     wandb = run.spec.labels.get("wandb_dir") or wandb_dir(tail(house, run.id), run.spec.workdir)
     if wandb:
         found.append(

@@ -23,7 +23,6 @@ from rota.api.render.words import (
     started_at,
 )
 from rota.app.authz import Principal
-from rota.app.checkpoint_dir import checkpoint_dir
 from rota.core import codec
 from rota.core.argv import command_of
 from rota.core.ids import attempt_id
@@ -122,7 +121,7 @@ class Renderer:
     def __init__(self, house: House, who: Principal) -> None:
         self._only_own = house.only_own(who)
         self._simulated = simulated(house.service.nodes())
-        self._checkpoints = str(house.settings.data_dir.expanduser().absolute() / "checkpoints")
+        self._checkpoints = house.service.checkpoints
 
     def run(self, run: Run, past: Sequence[PastAttempt] | None = None) -> dict[str, Any]:
         """`past`: every attempt that ended, where more is known than the newest few."""
@@ -144,9 +143,7 @@ class Renderer:
             "chat_session_id": labels.get("chat_session_id"),
             "gpuwrap_config": _object(labels.get("gpuwrap_config")),
             "tmux_window": attempt_id(run.id, run.attempts_made) if launched else None,
-            "run_dir": checkpoint_dir(self._checkpoints, run.id, spec.account).path
-            if launched and spec.holder is None
-            else None,
+            "run_dir": self._checkpoints.of(run.id, spec.account).path if launched and spec.holder is None else None,
             "exit_code": exit_code(run),
             "error": error_of(run),
             "wandb_dir": labels.get("wandb_dir"),
