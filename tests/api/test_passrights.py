@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from rota.api import passrights
 from rota.api.connections import Refusal
 from rota.api.house import House
 from rota.api.link_transport import LinkTransport
-from rota.api.passrights import SO_PASSRIGHTS, Closers, Listener, refuse_descriptors
+from rota.api.passrights import SO_PASSRIGHTS, Closers, Link, Listener, refuse_descriptors
 from rota.api.serve import listen, listen_unix
 from tests.api.test_accept import LOOPS, REQUEST, Place, answered, has_news, teller
 from tests.app.house import PATIENCE_S
@@ -85,6 +86,26 @@ def test_a_kernel_that_cannot_is_said_and_reads_are_guarded(caplog: pytest.LogCa
     assert "cannot refuse descriptors" in caplog.text
 
 
+def test_who_connected_before_the_server_came_is_guarded(tmp_path: Path) -> None:
+    """The connection has the option that the socket had then, and keeps it."""
+    path = str(tmp_path / "s")
+    given = socket.socket(socket.AF_UNIX)
+    given.bind(path)
+    given.listen()
+    with socket.socket(socket.AF_UNIX) as before, socket.socket(socket.AF_UNIX) as after:
+        before.connect(path)
+        with refuse_descriptors(given, has_listened=True) as listener:
+            after.connect(path)
+            accepted = [listener.accept()[0] for _ in range(2)]
+            try:
+                able = listener.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS) == 0
+            except OSError:  # before Linux 6.16
+                able = False
+            assert [isinstance(link, Link) for link in accepted] == [True, not able]
+            for link in accepted:
+                link.close()
+
+
 class Lingering:
     """A TCP connection whose close waits for LINGER_S, or until its other end goes."""
 
@@ -112,11 +133,11 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Holds what is closed in threads until it is set: the kernel may end the wait of a close before its time."""
     opened = threading.Event()
 
-    def close(number: int) -> None:
+    def dup(number: int) -> int:
         opened.wait()
-        os.close(number)
+        return os.dup(number)
 
-    monkeypatch.setattr(passrights, "os", SimpleNamespace(close=close))
+    monkeypatch.setattr(passrights, "os", SimpleNamespace(close=os.close, dup=dup))
     yield opened
     opened.set()
 
@@ -196,6 +217,30 @@ def test_others_are_answered_while_a_passed_descriptor_is_closed(
     teller(shared, tmp_path / "s", Listener)(story)
 
 
+@pytest.mark.parametrize("depth", [0, 3])
+def test_what_lingers_is_closed_without_its_time(depth: int) -> None:
+    """Also where it waits in a unix socket that was passed, and so on."""
+    closers = Closers(most=1)
+    with ExitStack() as stack:
+        several = [Lingering(stack) for _ in range(3)]
+        for passed in several:
+            ours, theirs = socket.socketpair()
+            passed.passed_over(theirs)
+            theirs.close()
+            for _ in range(depth):
+                outer, other = socket.socketpair()
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [ours.fileno()]))]
+                other.sendmsg([b"x"], rights)
+                other.close()
+                ours.close()
+                ours = outer
+            closers.close(ours.detach())
+        give_up = time.monotonic() + PATIENCE_S
+        while closers.count and time.monotonic() < give_up:
+            time.sleep(0.01)
+        assert closers.count == 0, "while the other ends read nothing and stay"
+
+
 def test_while_too_many_wait_for_their_close_no_more_are_accepted(
     tmp_path: Path, shared: House, gate: threading.Event
 ) -> None:
@@ -268,6 +313,7 @@ def test_what_the_kernel_does_not_take_at_once_is_sent_as_the_client_reads(tmp_p
         listening.listen()
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
         link, _ = listening.accept()
+        assert isinstance(link, Link)
         link.setblocking(False)
         protocol = Telling()
         transport = LinkTransport(asyncio.get_running_loop(), link, protocol)

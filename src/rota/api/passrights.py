@@ -6,7 +6,7 @@ same goes for a close() of the connection while such a message waits in it.
 
 Since Linux 6.16 the kernel refuses such messages (SO_PASSRIGHTS). Before, a `Link` looks at what came before it reads:
 with MSG_PEEK the message keeps its descriptors, and without room for them MSG_CTRUNC says that there are some. Such a
-connection is not read any further, and is closed in a thread.
+connection is not read any further, and is closed in a thread, which has sockets that were passed not linger.
 """
 
 from __future__ import annotations
@@ -26,20 +26,26 @@ log = logging.getLogger(__name__)
 SO_PASSRIGHTS = 83  # asm-generic/socket.h, since Linux 6.16; the socket module does not know it yet
 READ = 64 << 10  # bytes
 MOST_READS = 64  # of what waits in a connection that is closed, in the event loop
-CLOSERS = 32  # threads, started as they are needed: a close may take as long as the client likes
+CLOSERS = 8  # threads, started as they are needed: a close may take as long as the client likes (a file of FUSE)
+MOST_PASSED = 253  # descriptors in one message (SCM_MAX_FD)
+MOST_NESTED = 4  # unix sockets in one another, each waiting in the last (MAX_RECURSION_LEVEL)
 MOST_WAITING = 32  # connections that wait for one of them; with more no new ones are accepted
 SAY_EVERY_S = 60.0
+NO_LINGER = struct.pack("ii", 0, 0)
 
 
-def refuse_descriptors(listener: socket.socket) -> socket.socket:
+def refuse_descriptors(listener: socket.socket, *, has_listened: bool = False) -> socket.socket:
     """Have the kernel refuse messages with descriptors, to this socket and to those that it accepts (EPERM). Return the
-    socket to listen on: where the kernel cannot refuse them, a `Listener` in place of the given one."""
+    socket to listen on: where the kernel cannot refuse them, or clients may have connected before (`has_listened`), a
+    `Listener` in place of the given one."""
     try:
         listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
-        return listener
     except OSError as error:
         log.info("the kernel cannot refuse descriptors on the unix socket (%s): each read is looked at first", error)
-        return Listener(listener.family, listener.type, listener.proto, fileno=listener.detach())
+    else:
+        if not has_listened:
+            return listener
+    return Listener(listener.family, listener.type, listener.proto, fileno=listener.detach())
 
 
 class DescriptorPassed(OSError):
@@ -82,14 +88,45 @@ class Closers:
 
     def _close_all(self) -> None:
         while True:
+            number = self._numbers.get()
             with contextlib.suppress(OSError):
-                os.close(self._numbers.get())
+                _close_all_in(number)
+            with contextlib.suppress(OSError):
+                os.close(number)
             with self._lock:
                 self.count -= 1
 
 
+def _close_all_in(number: int, depth: int = MOST_NESTED) -> None:
+    """Close what was passed over this connection and waits there, without the time that a close of it would take to
+    send what is unsent. Other closes may take long nevertheless."""
+    with socket.socket(fileno=os.dup(number)) as link:
+        link.shutdown(socket.SHUT_RD)  # nothing more can come
+        while True:
+            flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+            data, ancillary, _, _ = link.recvmsg(READ, socket.CMSG_SPACE(MOST_PASSED * 4), flags)
+            for level, kind, content in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    for (passed,) in struct.iter_unpack("i", content[: len(content) // 4 * 4]):
+                        _close_passed(passed, depth)
+            if not data:
+                return
+
+
+def _close_passed(number: int, depth: int) -> None:
+    try:
+        passed = socket.socket(fileno=number)
+    except OSError:  # no socket
+        os.close(number)
+        return
+    with passed, contextlib.suppress(OSError):
+        passed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+        if passed.family == socket.AF_UNIX and depth:
+            _close_all_in(number, depth - 1)
+
+
 class Listener(socket.socket):
-    """A unix socket whose connections are Links."""
+    """A unix socket whose connections are Links, but for those to which the kernel passes no descriptors."""
 
     _closers: Closers | None = None
 
@@ -99,10 +136,12 @@ class Listener(socket.socket):
             self._closers = Closers()
         return self._closers
 
-    def accept(self) -> tuple[Link, str]:
+    def accept(self) -> tuple[socket.socket, str]:
         if self.closers.is_full():  # each of those that wait has a descriptor of this process
             raise OSError(errno.EMFILE, "too many connections with passed descriptors wait for their close")
         plain, address = super().accept()
+        if _is_refused(plain):
+            return plain, address
         link = Link(self.family, self.type, self.proto, fileno=plain.detach())
         link.closers = self.closers
         # Else a read would skip an urgent byte, and drop the descriptors that came with it.
@@ -113,6 +152,14 @@ class Listener(socket.socket):
         """Close in a thread: descriptors may wait in connections that were not accepted."""
         if self.fileno() >= 0:
             self.closers.close(self.detach())
+
+
+def _is_refused(link: socket.socket) -> bool:
+    """Return whether the kernel refuses descriptors to this connection, and has since it was made."""
+    try:
+        return link.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS) == 0
+    except OSError:
+        return False
 
 
 class Link(socket.socket):

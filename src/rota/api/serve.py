@@ -86,7 +86,7 @@ def listen(
             f"the server and its lease door cannot both listen on port {port}; choose another with --lease-port "
             "(0 does without the lease door's own port: its routes are on the server's, too)"
         )
-    local = refuse_descriptors(given["unix"]) if "unix" in given else None
+    local = refuse_descriptors(given["unix"], has_listened=True) if "unix" in given else None
     main = given.get("main") or _bind(host, port, "--port")
     if "lease" in given or not lease_port:
         return Sockets(main, given.get("lease"), local)
