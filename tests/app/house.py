@@ -34,6 +34,7 @@ from rota.app.service import Service
 from rota.config import Settings
 from rota.core import events as e
 from rota.core.check import check
+from rota.core.ids import is_attempt_id
 from rota.core.resources import Request
 from rota.core.run import ACTIVE, ENDED, PastAttempt, Run, RunState, Spec
 
@@ -237,14 +238,19 @@ class House:
         usable = sum(node.usable.bit_count() for node in load.nodes.values())
         assert self.free() == usable, "free + held = installed, and nothing is held"
         live = self.data / "live"
-        until(lambda: not os.listdir(live), f"live/ is empty: {os.listdir(live)}")
+        until(lambda: not attempts_in(live), f"live/ is empty: {os.listdir(live)}")
 
     def leftovers(self) -> list[str]:
         """Processes that carry the marker of any attempt of this house. Runs are named by the time, so that of another
         test's house may have the same name; its checkpoints are elsewhere."""
         directory = self.data / "attempts"
-        marks = {f"ROTA_ATTEMPT_ID={name}".encode() for name in os.listdir(directory)} if directory.exists() else set()
+        marks = {f"ROTA_ATTEMPT_ID={name}".encode() for name in attempts_in(directory)} if directory.exists() else set()
         return list(_marked(marks, os.fsencode(self.data))) if marks else []
+
+
+def attempts_in(directory: Path) -> list[str]:
+    """The attempts in attempts/ or live/, without what workers have prepared there for the next ones."""
+    return [name for name in os.listdir(directory) if is_attempt_id(name)]
 
 
 def _marked(marks: set[bytes], data: bytes) -> Iterator[str]:

@@ -21,7 +21,7 @@ from rota.app.ports import Fenced, Store, StoreBroken, StoreBusy, StoreFull
 from rota.app.retention import Retention, tidy
 from rota.core import events as e
 from rota.core.run import RunState
-from tests.app.house import ANN, PATIENCE_S, House, alive, locked, until, with_policy
+from tests.app.house import ANN, PATIENCE_S, House, alive, attempts_in, locked, until, with_policy
 
 PASSING = [StoreBusy("database is locked"), StoreFull("no space left on device")]
 FATAL = [Fenced("a newer server owns the store"), StoreBroken("disk I/O error")]
@@ -78,12 +78,12 @@ def healed(house: House) -> None:
 def test_nothing_is_taken_in_or_launched_and_it_heals_by_itself(shaky, error):
     house, store = shaky
     store.append_error = error
-    before = os.listdir(house.data / "attempts")
+    before = attempts_in(house.data / "attempts")
     for _ in range(3):
         with pytest.raises(Unavailable, match=str(error)):
             house.submit("echo never", key="k")
     assert house.loop.degraded == str(error)
-    assert os.listdir(house.data / "attempts") == before
+    assert attempts_in(house.data / "attempts") == before
     store.append_error = None
     healed(house)
     assert house.events(e.RunSubmitted) == [], "a refused submit left nothing behind"
@@ -318,7 +318,7 @@ def test_a_full_disk_under_the_backend_is_not_the_end(house, act, monkeypatch):
     house.do(Cancel(run_id, grace_s=0.0), ANN)
     assert house.wait(run_id).state is RunState.CANCELLED
     until(lambda: failed, "it had failed once")
-    until(lambda: not os.listdir(house.data / "live"), "and is forgotten in the end")
+    until(lambda: not attempts_in(house.data / "live"), "and is forgotten in the end")
 
 
 def test_futures_that_were_given_up_harm_nobody(shaky):

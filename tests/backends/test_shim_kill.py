@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.adapters.backends import procs
+from rota.adapters.backends import procs, records
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import LaunchOrder
 from rota.core.run import Cause
@@ -53,8 +53,8 @@ class Range:
     def idle_workers(self) -> list[int]:
         zygote = self.backend._launcher.pid
         assert zygote is not None
-        names = os.listdir(self.rig.root / "backend" / "tmp")  # an idle worker has a claim ready
-        ready = {int(name.partition(".")[0]) for name in names}
+        names = os.listdir(self.rig.root / "backend" / "live")  # an idle worker has a claim ready
+        ready = {int(name.split(".")[1]) for name in names if records.is_private(name)}
         return [pid for pid in procs.children(zygote) if pid in ready]
 
     @contextmanager

@@ -19,6 +19,7 @@ import pytest
 
 from rota.api.guard import MAX_BODY
 from rota.core.nesting import MAX_ASKED
+from tests.app.house import attempts_in
 from tests.security.kit import SHARED, Answer, Lab, ask, document
 from tests.security.test_matrix import JOB, RUN, TABLE
 
@@ -93,7 +94,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     with Lab(tmp_path_factory.mktemp("bad"), env=env) as lab:
         assert isinstance(lab, Lab)
         yield Room(lab)
-        assert not list((lab.data / "attempts").iterdir()), "nothing of this was ever run"
+        assert not attempts_in(lab.data / "attempts"), "nothing of this was ever run"
 
 
 FIELDS = list(bodies())

@@ -27,6 +27,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.app.house import attempts_in
 from tests.security.kit import SHARED, Lab
 
 SEED = int(os.environ.get("ROTA_FUZZ_SEED", "20260601"))
@@ -91,7 +92,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         made = Target(lab)
         yield made
         assert lab.ask("GET", "/orchestrator/status").ok()["running"] is False, "scheduling must stay paused"
-        assert not list((lab.data / "attempts").iterdir()), "no generated text was ever run"
+        assert not attempts_in(lab.data / "attempts"), "no generated text was ever run"
 
 
 def _furnish(lab: Lab) -> dict[str, list[str]]:

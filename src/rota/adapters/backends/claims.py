@@ -107,7 +107,7 @@ def veto(root: str, attempt_id: str, end: Exit) -> bool:
         records.publish(root, prepared.path, "exit", records.dump(exit_record(end)), durable=True)
         if records.claim(root, prepared, attempt_id):
             return True
-        records.discard(prepared.path)
+        records.discard(prepared.path, prepared.live)
         return False
     finally:
         os.close(prepared.lock)

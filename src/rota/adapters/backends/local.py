@@ -92,6 +92,7 @@ class LocalBackend:
         self._watcher: Watcher | None = None
         self._undertaker: ThreadPoolExecutor | None = None
         self._installation = ""
+        self._pins: list[int] = []
         self._awaits_claims = False  # a look at orders that nobody has claimed is due
         self._stalls = 0  # looks in a row that found a stopped launcher
         self._report: Callable[[Report], None] = lambda report: None
@@ -100,13 +101,17 @@ class LocalBackend:
 
     def open(self, report: Callable[[Report], None]) -> None:
         self._report = report
-        for name in ("", "attempts", "live", records.PRIVATE, "checkpoints"):
+        for name in ("", "attempts", "live", "checkpoints"):
             # other accounts must reach their own checkpoints, and nothing else
             mode = 0o711 if name in ("", "checkpoints") and os.geteuid() == 0 else 0o700
             os.makedirs(f"{self._root}/{name}", mode=mode, exist_ok=True)
+        # What is open stays known to the kernel. Else it could be looked up anew, which waits for the lock of the data
+        # directory, and accounts that can search that can hold it.
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        self._pins = [os.open(f"{self._root}/{name}", flags) for name in ("attempts", "live")]
         _make_fifo(f"{self._root}/nudge")
         self._installation = self._named()
-        self._clear_tmp()
+        self._clear_private()
         self._undertaker = ThreadPoolExecutor(2, "rota-undertaker")
         self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
         self._watcher.start()
@@ -251,6 +256,8 @@ class LocalBackend:
             if attempt.pidfd >= 0:
                 os.close(attempt.pidfd)
         self._known.clear()
+        while self._pins:
+            os.close(self._pins.pop())
         self._watcher = None
 
     # -- in any thread
@@ -333,13 +340,19 @@ class LocalBackend:
             log.error("the data directory gets no name now, so its processes are known by their ids alone: %s", error)
         return records.installation_id(self._root)
 
-    def _clear_tmp(self) -> None:
-        """Claims that were never made. A name begins with the pid of its maker; one that lives may still be at it."""
-        for entry in os.listdir(f"{self._root}/{records.PRIVATE}"):
-            maker = entry.partition(".")[0]
-            with contextlib.suppress(OSError):  # it is looked for again at the next start
-                if not maker.isdigit() or procs.start_time(int(maker)) is None:
-                    records.discard(f"{self._root}/{records.PRIVATE}/{entry}")
+    def _clear_private(self) -> None:
+        """Remove claims that were never made, and what is left of attempts that were being removed. A name begins with
+        the pid of its maker; one that lives may still be at it."""
+        for place in ("attempts", "live", records.OLD_PRIVATE):
+            try:
+                names = os.listdir(f"{self._root}/{place}")
+            except FileNotFoundError:
+                continue  # no earlier version was here
+            for name in names if place == records.OLD_PRIVATE else filter(records.is_private, names):
+                pid = name.removeprefix(".").partition(".")[0]
+                with contextlib.suppress(OSError):  # it is looked for again at the next start
+                    if not pid.isdigit() or procs.start_time(int(pid)) is None:
+                        records.discard(f"{self._root}/{place}/{name}", f"{self._root}/live/{name}")
 
     # -- in the watcher's thread
 

@@ -15,7 +15,7 @@ def purge(root: str, before: float) -> int:
     with os.scandir(f"{root}/attempts") as entries:
         for entry in entries:
             if is_attempt_id(entry.name) and _is_over(root, entry, before):
-                grave = f"{root}/{records.PRIVATE}/{os.getpid()}.{os.urandom(6).hex()}"
+                grave = records.attempt_dir(root, records.private_name())
                 os.rename(entry.path, grave)  # first out of sight, whole: half an attempt must never be seen
                 shutil.rmtree(grave)
                 count += 1

@@ -7,14 +7,19 @@
     attempts/<id>/exit     the end; final. Written only when no process of the attempt lives
     attempts/<id>/.exit    the file that becomes `exit`: made and allocated with the claim, so that an end needs no room
     attempts/<id>/log      what it printed;  `dropped` says which bytes the log cap took out of the middle
-    live/<id>              a link to the lock: there until the server forgets the attempt; `.live` before the claim
+    live/<id>              a link to the lock: there until the server forgets the attempt
+    attempts/.<pid>.<n>    a claim that its maker prepares, or an old attempt that it removes;  live/.<pid>.<n> its link
     installation-id        a name of this data directory, in the environment of all that it starts
     spare/<n>              files like `.exit` that become any other record when the disk is full (see ballast)
 
-A directory appears under attempts/ by a rename of a private one in which the lock is already held, so a claim is
-never seen unlocked, and of two claimants exactly one succeeds. Imported by zygote and shims: cheap standard modules
-only.
+An attempt appears by a rename of a private directory in which the lock is already held, so a claim is never seen
+unlocked, and of two claimants exactly one succeeds. Unless the disk is full, no start, end or stop renames from one
+directory to another. On each file system the kernel allows one such rename at a time, and any account can make its own
+last long, by listing one of the two directories slowly. A rename within a directory that no other account can search
+waits for none of that. Imported by zygote and shims: cheap standard modules only.
 """
+
+# ruff: noqa: SIM105 - contextlib would be one more import in every shim
 
 from __future__ import annotations
 
@@ -22,6 +27,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
 
 TYPE_CHECKING = False
@@ -31,7 +37,8 @@ if TYPE_CHECKING:
 
 MAX_RECORD = 1 << 20
 MOST = 1e15  # of a number in a record; no time is as far away. It rules out NaN and infinities, too
-PRIVATE = "tmp"  # claims in the making; on the same file system, for the rename
+PRIVATE = re.compile(r"\.[0-9]+\.[0-9a-f]{12}")
+OLD_PRIVATE = "tmp"  # where earlier versions prepared claims
 CLAIMED = (errno.ENOTEMPTY, errno.EEXIST)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # what a fork or a thread says that cannot be had
@@ -88,29 +95,39 @@ def shortage(error: BaseException) -> str:
 
 
 class Prepared:
-    """A claim waiting for its attempt: a private directory in which the lock is held already. One rename makes it
-    true."""
+    """A claim waiting for its attempt: a private directory in which the lock is held already, and a link to that. One
+    rename makes it true."""
 
-    def __init__(self, path: str, lock: int) -> None:
-        self.path, self.lock = path, lock
+    def __init__(self, path: str, live: str, lock: int) -> None:
+        self.path, self.live, self.lock = path, live, lock
+
+
+def private_name() -> str:
+    """Return a new name that is no attempt's, for what is made or removed under attempts/ and live/."""
+    return f".{os.getpid()}.{os.urandom(6).hex()}"
+
+
+def is_private(name: str) -> bool:
+    return PRIVATE.fullmatch(name) is not None
 
 
 def prepare(root: str, facts: Mapping[str, Any]) -> Prepared:
-    path = f"{root}/{PRIVATE}/{os.getpid()}.{os.urandom(6).hex()}"
+    name = private_name()
+    path, live = attempt_dir(root, name), f"{root}/live/{name}"
     os.mkdir(path, 0o700)
     lock = -1
     try:
         lock = os.open(f"{path}/lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(lock, dump(facts))
-        os.link(f"{path}/lock", f"{path}/.live")
+        os.link(f"{path}/lock", live)
         make_spare(f"{path}/.exit")
     except OSError:  # no room: leave what there is to others
-        discard(path)
+        discard(path, live)
         if lock >= 0:
             os.close(lock)
         raise
-    return Prepared(path, lock)
+    return Prepared(path, live, lock)
 
 
 def make_spare(path: str) -> None:
@@ -134,15 +151,23 @@ def claim(root: str, prepared: Prepared, attempt_id: str) -> bool:
             return False
         raise
     # A rename, as all that follows the claim: on some file systems a new link takes an inode, and there may be none.
-    os.rename(f"{attempt_dir(root, attempt_id)}/.live", f"{root}/live/{attempt_id}")
+    os.rename(prepared.live, f"{root}/live/{attempt_id}")
     return True
 
 
-def discard(private: str) -> None:
-    """Remove a claim directory that lost, or whose maker died."""
-    for name in os.listdir(private):
-        os.unlink(f"{private}/{name}")
-    os.rmdir(private)
+def discard(path: str, live: str) -> None:
+    """Remove a claim that lost, or whose maker died: its directory and its link, as far as they are there."""
+    try:
+        os.unlink(live)
+    except FileNotFoundError:
+        pass
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        return
+    for name in names:
+        os.unlink(f"{path}/{name}")
+    os.rmdir(path)
 
 
 def publish(

@@ -74,7 +74,7 @@ def serve(house: House, name: str, orders: int, answers: int) -> int:
         if answer == RETIRES:
             break
     if ready is not None:
-        records.discard(ready.claim.path)
+        records.discard(ready.claim.path, ready.claim.live)
     _leave(house)
     return 0
 
@@ -88,7 +88,7 @@ class Ready:
         try:
             self.log = os.open(f"{self.claim.path}/log", flags, 0o600)
         except OSError:
-            records.discard(self.claim.path)
+            records.discard(self.claim.path, self.claim.live)
             raise
 
     def close(self) -> None:
