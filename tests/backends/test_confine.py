@@ -6,16 +6,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 
-from rota.adapters.backends import confine
+from rota.adapters.backends import confine, heard, records
 from rota.adapters.backends.local import LocalBackend
+from rota.adapters.backends.shim import Shim
 from rota.app.ports import StopOrder, Task
+from rota.core.run import Cause
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig, wait_for
 
 ZERO = (1, 5)
+ORDER = {"log_cap_bytes": 1 << 20, "grace_s": 0.0}
 
 
 def hierarchies() -> confine.Hierarchies:
@@ -139,3 +145,77 @@ def test_a_mount_point_with_a_carriage_return_hides_no_other_mount(groups: confi
     if "Operation not permitted" in done.stderr or "Permission denied" in done.stderr:
         pytest.skip("this user may not mount (needs root)")
     assert done.stdout.strip() == str(confine._mounts()), done.stderr
+
+
+def held_by(pid: int) -> list[str]:
+    return [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+
+
+def test_a_supervisor_has_open_what_a_kill_of_its_group_needs(groups: confine.Hierarchies, tmp_path: Path) -> None:
+    confine.try_remove(groups.unified)
+    rig, reports = LocalRig(tmp_path), Reports()
+    order = rig.order("ignore TERM")
+    first, second = rig.backend(), rig.backend()
+    first.open(reports)
+    first.launch(order)
+    rig.start_of(reports, order)
+    record = records.read(str(rig.path(order.attempt_id, "pid")))
+    assert record is not None
+    aside = f"{os.path.dirname(record['cgroup'])}/aside"
+    needed = {f"{aside}/cgroup.procs", f"{record['cgroup']}/cgroup.kill", f"{record['cgroup']}/shim/cgroup.procs"}
+    assert needed <= set(held_by(record["pid"]))
+    inode = os.stat(aside).st_ino
+    first.close()
+    second.open(reports)
+    try:
+        another = rig.order("succeed")
+        second.launch(another)
+        rig.end_of(reports, another)
+        assert os.stat(aside).st_ino == inode, "it stays while a supervisor has it open"
+        second.stop(order.attempt_id, StopOrder("cancelled", 9, 0.0))
+        assert rig.end_of(reports, order).cause is Cause.CANCELLED
+        assert not rig.path(order.attempt_id, "shim.log").exists()
+    finally:
+        second.close()
+    wait_for(lambda: not os.path.exists(aside), "the last one takes it along")
+
+
+def test_a_group_is_killed_also_when_the_place_to_stand_aside_was_removed(
+    groups: confine.Hierarchies, tmp_path: Path
+) -> None:
+    confine.try_remove(groups.unified)
+    rig, reports = LocalRig(tmp_path), Reports()
+    backend = rig.backend()
+    backend.open(reports)
+    try:
+        order = rig.order("ignore TERM")
+        backend.launch(order)
+        rig.start_of(reports, order)
+        record = records.read(str(rig.path(order.attempt_id, "pid")))
+        assert record is not None
+        os.rmdir(f"{os.path.dirname(record['cgroup'])}/aside")
+        backend.stop(order.attempt_id, StopOrder("cancelled", 9, 0.0))
+        assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    finally:
+        backend.close()
+
+
+def test_what_can_be_found_is_killed_before_anything_is_made_anew(shim: Shim) -> None:
+    done: list[str] = []
+
+    class Groups:
+        blow = SimpleNamespace(strike=Mock(side_effect=[OSError(19, "removed"), None]))
+
+        def arm(self) -> None:
+            done.append("made anew")
+
+    def kill_all() -> list[int]:
+        done.append("killed one by one")
+        return []
+
+    house: Any = shim.house
+    house.group, house.groups = "group", Groups()
+    with patch.object(heard, "kill_all", kill_all), patch.object(shim, "_kill_leaders", lambda: done.append("tasks")):
+        shim._kill_all()
+    assert done == ["tasks", "killed one by one", "made anew"]
+    assert Groups.blow.strike.call_count == 2

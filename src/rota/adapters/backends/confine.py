@@ -31,6 +31,7 @@ BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "ris
 BPF_PROG_LOAD, BPF_PROG_ATTACH = 5, 8
 BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE, BPF_F_ALLOW_MULTI = 15, 6, 2
 MAX_DENIED = 1024
+ASIDE = "aside"
 HIDDEN = 0o711  # of groups: their files can be read by who knows the path
 
 SERVER_LEAF = "rota-server"  # as DelegateSubgroup in cli/units/rota.service
@@ -126,20 +127,65 @@ def _words(path: str) -> list[str]:
 def aside(base: str) -> str:
     """Where a shim stands while it kills its own group. Not `base` itself: with controllers on, that may hold no
     process."""
-    group = f"{base}/aside"
+    group = f"{base}/{ASIDE}"
     create(group)
     return group
 
 
+class Blow:
+    """Kills all that is in a group, but for the calling process, which is in its `leaf`. The files are opened before:
+    other accounts can hold the lock of a directory that they can search, and whoever makes a group there, or looks up a
+    name that the kernel does not have at hand, waits for it."""
+
+    def __init__(self, base: str, group: str, leaf: str) -> None:
+        files = (f"{aside(base)}/cgroup.procs", f"{group}/cgroup.kill", f"{leaf}/cgroup.procs")
+        self._fds: list[int] = []
+        try:
+            for file in files:
+                self._fds.append(os.open(file, os.O_WRONLY | os.O_CLOEXEC))
+        except OSError:
+            self.close()
+            raise
+
+    def strike(self) -> None:
+        """Kill once. OSError: nothing was killed, as there is no group any more in which to stand aside."""
+        leave, kill, back = self._fds
+        os.write(leave, b"0")
+        try:
+            os.write(kill, b"1")
+        except OSError:
+            pass  # as in `kill`
+        finally:
+            os.write(back, b"0")
+
+    def close(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+
 def clear(base: str) -> None:
     """Remove the groups of shims that are gone; those that still hold a process refuse."""
+    for group in _below(base):
+        if os.path.basename(group) != ASIDE:
+            try_remove(group)
+
+
+def try_remove_base(base: str) -> None:
+    """Remove a group that holds those of workers, if none is left. Until then `aside` stays: they have it open."""
+    if any(os.path.basename(group) != ASIDE for group in _below(base)):
+        return
+    for group in (f"{base}/{ASIDE}", base):
+        try:
+            os.rmdir(group)
+        except OSError:
+            pass  # gone, or another worker is just being born
+
+
+def _below(group: str) -> list[str]:
     try:
-        entries = list(os.scandir(base))
-    except FileNotFoundError:
-        return  # the last of them took it along
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            try_remove(entry.path)
+        return [entry.path for entry in list(os.scandir(group)) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []  # the last of them took it along
 
 
 def discard(group: str) -> None:

@@ -175,6 +175,7 @@ class WorkerGroups:
         self.separate = sorted(joined - {self.unified})  # v1
         self._weight = 1
         self.oom: OomWatch | None = None  # once entered
+        self.blow: confine.Blow | None = None
 
     def names(self) -> list[str]:
         """What `confine.discard` removes when the worker is dead, besides the unified group."""
@@ -198,6 +199,7 @@ class WorkerGroups:
             confine.pass_on(self.unified, self.found.unified_controllers())
             confine.create(self.leaf)
             confine.join(self.leaf)
+            self.arm()
         for group in self.separate:
             confine.create(group)
             confine.join(group)
@@ -209,6 +211,12 @@ class WorkerGroups:
             if bounds.memory_for_one:
                 bound_memory(group, bounds.memory_for_one, unified=unified)
             self.oom = OomWatch(group, unified=unified)
+
+    def arm(self) -> None:
+        """Open what a kill of the unified group needs, anew where that was done before."""
+        if self.blow is not None:
+            self.blow.close()
+        self.blow = confine.Blow(self.found.unified, self.unified, self.leaf)
 
     @property
     def leaf(self) -> str:

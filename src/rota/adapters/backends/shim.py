@@ -467,13 +467,8 @@ class Shim:
     def _kill_all(self) -> float:
         """Kill everything once. Returns when to do it again, by time_awake: a look at thousands takes its time."""
         begun = procs.time_awake()
-        if self.house.group:  # at one blow, against which no fork is fast enough: but we are in it ourselves
-            try:
-                confine.join(confine.aside(self.house.bounds.found.unified))
-                confine.kill(self.house.group)
-                confine.join(self.house.groups.leaf)
-            except OSError as error:
-                self._note(f"cgroup kill: {error}")
+        self._kill_leaders()  # whatever the rest of this waits for
+        struck = self._strike()
         try:
             left = [*heard.kill_all(), *self.strays]
             for pid in self.strays if not self.house.group else ():
@@ -482,9 +477,27 @@ class Shim:
             self._look_at_defunct(left)
         except Exception as error:  # noqa: BLE001 - as in _end; what is not found now is looked for again
             self._note_failed("find what is left of it", error)
-            self._kill_leaders()
+        if not struck:
+            self._strike(anew=True)
         now = procs.time_awake()
         return now + max(KILL_AGAIN_S, now - begun)
+
+    def _strike(self, *, anew: bool = False) -> bool:
+        """Kill the group at one blow, against which no fork is fast enough: but we are in it ourselves. False: what
+        that needs was removed, and has to be made `anew`, which may wait."""
+        if not self.house.group:
+            return True
+        groups = self.house.groups
+        try:
+            if anew:
+                groups.arm()
+            assert groups.blow is not None
+            groups.blow.strike()
+        except OSError as error:
+            if anew:
+                self._note_failed("kill its cgroup", error)
+            return False
+        return True
 
     def _kill_leaders(self) -> None:
         """Kill the tasks with their sessions' first groups: without a look at anything of theirs."""

@@ -139,8 +139,9 @@ def _leave(house: House) -> None:
             confine.join(home)
         except OSError:
             continue  # the next zygote clears it
-        for empty in (groups.leaf if group == groups.unified else group, group, f"{base}/aside", base):
+        for empty in (groups.leaf if group == groups.unified else group, group):
             try:
                 os.rmdir(empty)
             except OSError:
                 pass  # in use, or gone
+        confine.try_remove_base(base)

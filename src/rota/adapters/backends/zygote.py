@@ -269,7 +269,7 @@ class Zygote:
                 time.sleep(0.001)
         for base in self._house.bounds.found.bases() if self._house is not None else ():
             confine.clear(base)
-            confine.try_remove(base)
+            confine.try_remove_base(base)
 
     def _tell(self, attempt_id: str, *, urgent: bool) -> None:
         """Lazily when all went well: then the server has been nudged, and this is only for the nudge that got lost."""
