@@ -44,7 +44,7 @@ class Taker:
         return state
 
     def give_back(self) -> None:
-        for path in (self._server.data / "checkpoints" / self.id).iterdir():
+        for path in Path(self._server.get(f"/runs/{self.id}").ok()["run_dir"]).iterdir():
             path.unlink()
 
 

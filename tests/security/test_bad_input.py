@@ -12,6 +12,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -423,7 +424,7 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(make_lab: Any) -> None:
         (directory,) = (lab.data / "attempts").glob(f"{job}*")
         (directory / name).unlink(missing_ok=True)
         (directory / name).symlink_to(outside)
-        checkpoints = lab.data / "checkpoints" / job
+        checkpoints = Path(lab.ask("GET", f"/runs/{job}").ok()["run_dir"])
         checkpoints.mkdir(parents=True, exist_ok=True)
         (checkpoints / "linked").symlink_to(outside)
         for path in ("logs", "logs?offset=0&limit=100000", "artifacts", "sidecar-logs", "metrics"):

@@ -101,6 +101,8 @@ def _close_all_in(number: int, depth: int = MOST_NESTED) -> None:
     """Close what was passed over this connection and waits there, without the time that a close of it would take to
     send what is unsent. Other closes may take long nevertheless."""
     with socket.socket(fileno=os.dup(number)) as link:
+        if link.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return  # it may be systemd's as well, and listens on
         link.shutdown(socket.SHUT_RD)  # nothing more can come
         while True:
             flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
