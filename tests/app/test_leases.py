@@ -829,19 +829,21 @@ def test_a_cancelled_holder_that_lives_keeps_its_gpus_though_its_record_is_damag
 
 
 SERVER = """
-import json, sys, time
+import json, os, sys, time
 from pathlib import Path
 from rota.app.authz import Principal, Role
 from rota.app.leases import Caller
 from rota.config import Settings
 from rota.main import open_rota
+def say(word):  # a print of one thread may come between the word and the end of the line of another
+    os.write(1, f"{word}\\n".encode())
 with open_rota(Settings(Path(sys.argv[1]), simulated=(2, 4))) as rota:
     for pid, gpus in json.loads(sys.argv[2]):
         asked = rota.leases.ask(Caller(Principal("ann", Role.USER), 0), pid, gpus, f"key{pid}")
-        asked.granted.add_done_callback(lambda done: print(done.result().run_id, flush=True))
+        asked.granted.add_done_callback(lambda done: say(done.result().run_id))
     while len(rota.service.view().runs) < 3:  # what is seen there is on disk, the waiting one too
         time.sleep(0.005)
-    print("ready", flush=True)
+    say("ready")
     sys.stdin.read()
 """
 

@@ -3,6 +3,7 @@ is to blame only for a bound of its own."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -101,6 +102,20 @@ def test_a_run_alone_that_takes_all_memory_meets_a_bound_of_its_own(tmp_path: Pa
 LEAVE = "import sys; open(sys.argv[1], 'wb').write(bytes(int(sys.argv[2]) << 20))"
 
 
+# SysV messages: each of one byte takes far more of the kernel's memory
+LEAVE_MESSAGES = """
+import ctypes, struct, sys
+libc, message = ctypes.CDLL(None), struct.pack('lc', 1, b'x')
+with open(sys.argv[1], 'w') as file:
+    for _ in range(12):
+        queue = libc.msgget(0, 0o600)
+        print(queue, file=file, flush=True)
+        while libc.msgsnd(queue, message, ctypes.c_size_t(1), 0o4000) == 0:
+            pass
+"""
+IPC_RMID = 0
+
+
 @pytest.fixture
 def left() -> Iterator[str]:
     path = f"/dev/shm/rota-test-{os.urandom(6).hex()}"
@@ -108,13 +123,23 @@ def left() -> Iterator[str]:
     Path(path).unlink(missing_ok=True)
 
 
+@pytest.fixture
+def left_queues(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "queues"
+    yield path
+    for line in path.read_text().split() if path.exists() else ():
+        ctypes.CDLL(None).msgctl(int(line), IPC_RMID, None)
+
+
+@pytest.mark.parametrize("what", ["shared memory", "messages"])
 @pytest.mark.parametrize("changes", [{}, {"memory_gb": 0.5}], ids=["no amount", "an amount"])
-def test_nobody_runs_in_a_group_with_what_another_run_left_in_memory(
-    tmp_path: Path, needs: Callable[..., None], left: str, changes: dict[str, object]
+def test_nobody_runs_in_a_group_with_what_another_run_left_in_memory(  # noqa: PLR0917 - fixtures
+    tmp_path: Path, needs: Callable[..., None], left: str, left_queues: Path, changes: dict[str, object], what: str
 ) -> None:
     """It would count against the bound of the next run there, which then would be to blame."""
     needs("memory")
-    leave = f'cat /proc/self/cgroup; exec python3 -c "{LEAVE}" {left} 32'
+    program = f'"{LEAVE}" {left} 32' if what == "shared memory" else f'"{LEAVE_MESSAGES}" {left_queues}'
+    leave = f"cat /proc/self/cgroup; exec python3 -c {program}"
 
     def groups(order: LaunchOrder) -> set[str]:
         return {line for line in here.log(order).splitlines() if f"/{here.backend.group_name}/" in line}

@@ -23,7 +23,7 @@ ABOVE_SERVER, HIGHEST = 200, 1000
 BOUNDED_SCORE, UNBOUNDED_SCORE, SERVER_SCORE = 200, 500, -500
 SCORE = "/proc/self/oom_score_adj"
 OWN, MACHINE = "own", "machine"  # whose bound it was
-LEFT_OVER = 4 << 20  # bytes of shared memory that a group may still have when the next attempt begins in it
+LEFT_OVER = 4 << 20  # bytes left behind that a group may still have when the next attempt begins in it
 
 
 def prefer(score: int) -> None:
@@ -47,11 +47,14 @@ class OomWatch:
         self._kills = self._struck = 0  # when last looked
         self._all = self._worker = _Shortages()
         self._tasks: list[tuple[str, _Shortages]] = []
+        self._at_first: int | None = None  # bytes that the kernel needs for the worker itself
         if not unified:
             self._all, self._worker = _Shortages(os.path.dirname(group)), _Shortages(group)
 
     def begin(self, groups: list[str]) -> None:
         """Watch the groups of an attempt's tasks, before they run."""
+        if self._at_first is None:
+            self._at_first = self._kept()
         if not self._unified:
             # The highest first, unlike at the end: what is told meanwhile then counts for the upper one alone.
             for shortages in (self._all, self._worker):
@@ -64,10 +67,18 @@ class OomWatch:
         return self._end_unified() if self._unified else self._end_v1()
 
     def left_over(self) -> int:
-        """Return how much shared memory is charged to this group. When no process of an attempt lives any more, that is
-        what it left behind: SysV segments, and files in /dev/shm and other file systems in memory."""
+        """Return how much is charged to this group that neither a process has nor the kernel can drop. When no process
+        of an attempt lives any more, that is what it left behind: SysV segments and messages, files in /dev/shm and
+        other file systems in memory, what waits in pipes and sockets that somebody outside holds."""
+        return max(0, self._kept() - (self._at_first or 0))
+
+    def _kept(self) -> int:
         used = _number(f"{self._group}/{'memory.current' if self._unified else 'memory.usage_in_bytes'}")
-        return self._shared(self._group) if used > LEFT_OVER else 0  # the long file is read when it may matter
+        if used <= LEFT_OVER:
+            return 0  # the long file is read when it may matter
+        facts, total = _pairs(f"{self._group}/memory.stat"), "" if self._unified else "total_"
+        other = ["anon" if self._unified else "total_rss", f"{total}active_file", f"{total}inactive_file"]
+        return used - sum(facts.get(name, 0) for name in (*other, "slab_reclaimable"))
 
     def left_by_all(self) -> int:
         """Return how much of what all attempts may take together is shared memory that belongs to none that lives."""

@@ -111,7 +111,7 @@ class Shim:
         self.pump: PtyPump | None = None
         self.pipe: PipePump | None = None
         self.oom = ""  # at whose bound the OOM killer took a process of it
-        self.left_over = self.left_by_all = 0  # bytes of shared memory that it, and ended runs before it, left behind
+        self.left_over = self.left_by_all = 0  # bytes of memory that it, and of shared memory that all runs left behind
         self.tracers_at: float | None = None  # by time_awake: when to look at what traces those that outlive SIGKILL
         self.tracers: set[str] = set()  # what was said of them
         self.stuck_at = FAR  # by time_awake: when those that live after SIGKILL are named
