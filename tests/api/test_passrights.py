@@ -10,10 +10,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,13 +130,13 @@ class Lingering:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Holds what is closed in threads until it is set: the kernel may end the wait of a close before its time."""
-    opened = threading.Event()
+    opened, hold = threading.Event(), Closers._hold
 
-    def dup(number: int) -> int:
+    def hold_later(numbers: Sequence[int]) -> Any:
         opened.wait()
-        return os.dup(number)
+        return hold(numbers)
 
-    monkeypatch.setattr(passrights, "os", SimpleNamespace(close=os.close, dup=dup))
+    monkeypatch.setattr(Closers, "_hold", staticmethod(hold_later))
     yield opened
     opened.set()
 
@@ -218,13 +217,20 @@ def test_others_are_answered_while_a_passed_descriptor_is_closed(
 
 
 @pytest.mark.parametrize("depth", [0, 3])
-def test_what_lingers_is_closed_without_its_time(depth: int) -> None:
-    """Also where it waits in a unix socket that was passed, and so on."""
-    closers = Closers(most=1)
+@pytest.mark.parametrize("listens", [False, True])
+def test_what_lingers_is_closed_without_its_time(tmp_path: Path, depth: int, listens: bool) -> None:
+    """Also where it waits in a unix socket that was passed, or in a connection that such a one has not accepted."""
+    closers = Closers()
     with ExitStack() as stack:
         several = [Lingering(stack) for _ in range(3)]
-        for passed in several:
-            ours, theirs = socket.socketpair()
+        for number, passed in enumerate(several):
+            if listens:
+                ours, theirs = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+                ours.bind(str(tmp_path / str(number)))
+                ours.listen()
+                theirs.connect(str(tmp_path / str(number)))
+            else:
+                ours, theirs = socket.socketpair()
             passed.passed_over(theirs)
             theirs.close()
             for _ in range(depth):
@@ -246,7 +252,7 @@ def test_while_too_many_wait_for_their_close_no_more_are_accepted(
 ) -> None:
     async def story(place: Place) -> None:
         assert isinstance(place.listening, Listener)
-        place.listening._closers = Closers(most=1, most_waiting=1)
+        place.listening._closers = Closers(most=2)
         before = place.connect(os.geteuid())
         await place.settled(lambda: has_news(before))
         assert answered(before) == b"HTTP/1.1 200 OK"

@@ -46,14 +46,15 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_one_caller_has_a_few_at_a_time_and_others_do_not_wait(shared: House) -> None:
+@pytest.mark.parametrize("method", ["GET", "HEAD"])  # the lease port answers both, and one costs as much as the other
+def test_one_caller_has_a_few_at_a_time_and_others_do_not_wait(shared: House, method: str) -> None:
     greedy, _ = issue(shared.service, shared.gate, "mallory", "viewer")
     modest, _ = issue(shared.service, shared.gate, "ann", "user")
 
     async def story() -> None:
         app = Rendering()
         guard = Guard(app, shared)
-        many = [asyncio.create_task(ask(guard, greedy, RUNS)) for _ in range(5 * AT_A_TIME)]
+        many = [asyncio.create_task(ask(guard, greedy, RUNS, method)) for _ in range(5 * AT_A_TIME)]
         await settle()
         assert app.inside == [("mallory", RUNS)] * AT_A_TIME
         others = [asyncio.create_task(ask(guard, modest, RUNS))]

@@ -172,7 +172,7 @@ class Guard:
         method, path = scope["method"], scope["path"]
         if scope["rota.who"] is STRANGER or path in OPEN:
             return None
-        if method == "GET":
+        if method in ("GET", "HEAD"):
             if is_stream(path):
                 return None
             return self._house.file_reads if reads_files(path) else self._house.reads

@@ -6,7 +6,7 @@ same goes for a close() of the connection while such a message waits in it.
 
 Since Linux 6.16 the kernel refuses such messages (SO_PASSRIGHTS). Before, a `Link` looks at what came before it reads:
 with MSG_PEEK the message keeps its descriptors, and without room for them MSG_CTRUNC says that there are some. Such a
-connection is not read any further, and is closed in a thread, which has sockets that were passed not linger.
+connection is not read any further, and is closed in a thread.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import logging
 import os
 import socket
 import struct
+import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from queue import SimpleQueue
 
 log = logging.getLogger(__name__)
@@ -26,12 +28,11 @@ log = logging.getLogger(__name__)
 SO_PASSRIGHTS = 83  # asm-generic/socket.h, since Linux 6.16; the socket module does not know it yet
 READ = 64 << 10  # bytes
 MOST_READS = 64  # of what waits in a connection that is closed, in the event loop
-CLOSERS = 8  # threads, started as they are needed: a close may take as long as the client likes (a file of FUSE)
-MOST_PASSED = 253  # descriptors in one message (SCM_MAX_FD)
-MOST_NESTED = 4  # unix sockets in one another, each waiting in the last (MAX_RECURSION_LEVEL)
-MOST_WAITING = 32  # connections that wait for one of them; with more no new ones are accepted
+MOST_UNCLOSED = 64  # connections with passed descriptors; with more no new ones are accepted
+MOST_HOLDERS = 8  # processes that close them and have not ended
+AT_ONCE = 64  # connections of one of them
+ASK_EVERY_S = 0.1
 SAY_EVERY_S = 60.0
-NO_LINGER = struct.pack("ii", 0, 0)
 
 
 def refuse_descriptors(listener: socket.socket, *, has_listened: bool = False) -> socket.socket:
@@ -53,29 +54,30 @@ class DescriptorPassed(OSError):
 
 
 class Closers:
-    """Threads that close what may take long to close. Use it on one thread alone."""
+    """Closes connections in which descriptors wait, by the end of a process that has them too: a socket does not linger
+    then, and no descriptor is received. Use it on one thread alone."""
 
-    def __init__(self, most: int = CLOSERS, most_waiting: int = MOST_WAITING) -> None:
-        self._most, self._most_waiting = most, most_waiting
+    def __init__(self, most: int = MOST_UNCLOSED, most_holders: int = MOST_HOLDERS) -> None:
+        self._most, self._most_holders = most, most_holders
         self._numbers: SimpleQueue[int] = SimpleQueue()
         self._lock = threading.Lock()
-        self._threads = 0
-        self.count = 0  # descriptors that are not closed yet
+        self._thread: threading.Thread | None = None
+        self.count = 0  # connections that are not closed yet
         self._said_at = -SAY_EVERY_S
 
     def close(self, number: int) -> None:
         """Close this descriptor in a thread."""
         with self._lock:
             self.count += 1
-            is_needed = self._threads < min(self.count, self._most)
         self._numbers.put(number)
-        if is_needed:
+        if self._thread is None:
+            thread = threading.Thread(target=self._close_all, name="rota-close", daemon=True)
             with contextlib.suppress(RuntimeError):  # no thread can be had now: the next close asks for one again
-                threading.Thread(target=self._close_all, name="rota-close", daemon=True).start()
-                self._threads += 1
+                thread.start()
+                self._thread = thread
 
     def is_full(self) -> bool:
-        return self.count >= self._most + self._most_waiting
+        return self.count >= self._most
 
     def close_passed(self, link: socket.socket) -> None:
         """Close a connection in which descriptors wait."""
@@ -87,44 +89,34 @@ class Closers:
         self.close(link.detach())
 
     def _close_all(self) -> None:
+        holders: list[subprocess.Popen[bytes]] = []  # those that have not ended: a file of FUSE can hold one up
         while True:
-            number = self._numbers.get()
-            with contextlib.suppress(OSError):
-                _close_all_in(number)
-            with contextlib.suppress(OSError):
-                os.close(number)
+            numbers = [self._numbers.get()]
+            while len(numbers) < AT_ONCE and not self._numbers.empty():
+                numbers.append(self._numbers.get())
+            while len(holders := [each for each in holders if each.poll() is None]) >= self._most_holders:
+                time.sleep(ASK_EVERY_S)
+            holder = self._hold(numbers)
+            for number in numbers:
+                os.close(number)  # not the last descriptor of it where there is a holder, and so done at once
+            if holder is not None:
+                assert holder.stdin is not None
+                holder.stdin.close()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    holder.wait(ASK_EVERY_S)
+                holders.append(holder)
             with self._lock:
-                self.count -= 1
+                self.count -= len(numbers)
 
-
-def _close_all_in(number: int, depth: int = MOST_NESTED) -> None:
-    """Close what was passed over this connection and waits there, without the time that a close of it would take to
-    send what is unsent. Other closes may take long nevertheless."""
-    with socket.socket(fileno=os.dup(number)) as link:
-        if link.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            return  # it may be systemd's as well, and listens on
-        link.shutdown(socket.SHUT_RD)  # nothing more can come
-        while True:
-            flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-            data, ancillary, _, _ = link.recvmsg(READ, socket.CMSG_SPACE(MOST_PASSED * 4), flags)
-            for level, kind, content in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    for (passed,) in struct.iter_unpack("i", content[: len(content) // 4 * 4]):
-                        _close_passed(passed, depth)
-            if not data:
-                return
-
-
-def _close_passed(number: int, depth: int) -> None:
-    try:
-        passed = socket.socket(fileno=number)
-    except OSError:  # no socket
-        os.close(number)
-        return
-    with passed, contextlib.suppress(OSError):
-        passed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
-        if passed.family == socket.AF_UNIX and depth:
-            _close_all_in(number, depth - 1)
+    @staticmethod
+    def _hold(numbers: Sequence[int]) -> subprocess.Popen[bytes] | None:
+        """Start a process that has these descriptors until its standard input is closed; None = there can be none."""
+        nothing = subprocess.DEVNULL
+        try:
+            return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, pass_fds=numbers)
+        except OSError as error:
+            log.warning("connections with passed descriptors are closed here, which may take long: %s", error)
+            return None
 
 
 class Listener(socket.socket):
