@@ -16,8 +16,10 @@ from rota.adapters.backends import checkpoint_dir as made
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.task import Account
 from rota.adapters.checkpoints import CheckpointFiles
+from rota.app.accounts import Accounts
 from rota.app.checkpoint_dirs import CheckpointDir, CheckpointDirs
 from rota.app.ports import LaunchOrder
+from rota.main import _checkpoint_dirs
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig
 
@@ -62,8 +64,10 @@ def test_what_an_earlier_version_made_stays_where_it_is(tmp_path: Path) -> None:
     old, nobody = tmp_path / RUN_ID, Account("nobody")
     old.mkdir(0o700)
     os.chown(old, nobody.uid, nobody.gid)
-    saved = CheckpointDirs(str(tmp_path), "root", CheckpointFiles(tmp_path).side_by_side()).of(RUN_ID, "nobody")
+    dirs = _checkpoint_dirs(CheckpointFiles(tmp_path), Accounts(root=True, own="root"))
+    saved = dirs.of(RUN_ID, "nobody")
     assert saved == CheckpointDir(str(old), None)
+    assert dirs.of(OTHER_ID, "nobody").parent == str(tmp_path / "of-nobody")
     made.make(saved.path, saved.parent, nobody)
     made.remove_if_empty(saved.path, saved.parent, nobody)
     assert old.exists(), "its account may hold its lock: to remove it would hold that of everybody's"

@@ -12,7 +12,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from rota.adapters.backends import confine, heard, records
+from rota.adapters.backends import confine, heard, limits, records
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.shim import Shim
 from rota.app.ports import StopOrder, Task
@@ -219,3 +219,22 @@ def test_what_can_be_found_is_killed_before_anything_is_made_anew(shim: Shim) ->
         shim._kill_all()
     assert done == ["tasks", "killed one by one", "made anew"]
     assert Groups.blow.strike.call_count == 2
+
+
+def test_what_cannot_be_made_anew_is_tried_again_at_the_next_kill(shim: Shim) -> None:
+    groups = limits.WorkerGroups(confine.Hierarchies(), "")
+    groups.unified = "group"
+    first, second = Mock(), Mock()
+    first.strike.side_effect = OSError(19, "removed")
+    groups.blow = first
+    house: Any = shim.house
+    house.group, house.groups = "group", groups
+    with (
+        patch.object(confine, "Blow", Mock(side_effect=[OSError(12, "no memory"), second])),
+        patch.object(heard, "kill_all", list),
+        patch.object(shim, "_kill_leaders", lambda: None),
+    ):
+        shim._kill_all()
+        assert (first.close.call_count, second.strike.call_count) == (1, 0)
+        shim._kill_all()
+    assert (first.close.call_count, second.strike.call_count) == (1, 1)

@@ -214,8 +214,9 @@ class WorkerGroups:
 
     def arm(self) -> None:
         """Open what a kill of the unified group needs, anew where that was done before."""
-        if self.blow is not None:
-            self.blow.close()
+        had, self.blow = self.blow, None
+        if had is not None:
+            had.close()
         self.blow = confine.Blow(self.found.unified, self.unified, self.leaf)
 
     @property

@@ -342,7 +342,7 @@ class LocalBackend:
 
     def _clear_private(self) -> None:
         """Remove claims that were never made, and what is left of attempts that were being removed. A name begins with
-        the pid of its maker; one that lives may still be at it."""
+        the pid of its maker; one that lives may still be at it, but not ourselves, who begin."""
         for place in ("attempts", "live", records.OLD_PRIVATE):
             try:
                 names = os.listdir(f"{self._root}/{place}")
@@ -351,7 +351,7 @@ class LocalBackend:
             for name in names if place == records.OLD_PRIVATE else filter(records.is_private, names):
                 pid = name.removeprefix(".").partition(".")[0]
                 with contextlib.suppress(OSError):  # it is looked for again at the next start
-                    if not pid.isdigit() or procs.start_time(int(pid)) is None:
+                    if not pid.isdigit() or int(pid) == os.getpid() or procs.start_time(int(pid)) is None:
                         records.discard(f"{self._root}/{place}/{name}", f"{self._root}/live/{name}")
 
     # -- in the watcher's thread

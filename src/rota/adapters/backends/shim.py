@@ -491,7 +491,8 @@ class Shim:
         try:
             if anew:
                 groups.arm()
-            assert groups.blow is not None
+            if groups.blow is None:  # it could not be made anew
+                return False
             groups.blow.strike()
         except OSError as error:
             if anew:
