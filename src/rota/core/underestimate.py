@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from rota.core.grace import PROMPT_S, kill_at
+from rota.core.grace import PROMPT_S, given_s, kill_at
 from rota.core.snapshot import Snapshot
 
 LEAST_S = 60.0  # a shorter time would let nobody pass, and a pass would be made more often
@@ -19,7 +19,8 @@ SOON_S = 1e-3
 
 def revised_ends(snap: Snapshot) -> dict[str, float]:
     """Return the runs that are past their expected end, and when each is expected to end now. A run that was due to
-    be killed is not among them (overdue.py)."""
+    be killed is not among them (overdue.py). The part of a grace that backfill leaves out for those who would pass is
+    left out here too: else each could pass that has the same limit as the one before, one after another."""
     found = {}
     for end, run_id in snap.timeline:
         late_s = snap.now - end
@@ -29,9 +30,12 @@ def revised_ends(snap: Snapshot) -> dict[str, float]:
         if run.attempt is None:
             continue
         killed_at = kill_at(snap.policy, run)
-        if killed_at is None or killed_at > snap.now:
-            later = snap.now + max(LEAST_S, late_s)
-            found[run_id] = later if killed_at is None else min(later, killed_at)
+        later = snap.now + max(LEAST_S, late_s)
+        if killed_at is None:
+            found[run_id] = later
+        elif killed_at > snap.now:
+            planned_at = killed_at - min(PROMPT_S, given_s(run))
+            found[run_id] = min(later, planned_at if planned_at > snap.now else killed_at)
     return found
 
 

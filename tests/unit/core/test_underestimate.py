@@ -53,10 +53,34 @@ def test_the_run_that_waits_for_it_still_starts_when_it_ends(policy: Policy) -> 
 
 def test_a_time_limit_bounds_how_long_it_may_be_late() -> None:
     lab, _, wide = with_one_that_is_late(EASY, time_limit_s=500.0)
-    lab.now = 450.0
-    reserve = lab.plan().reserve
-    assert reserve is not None and reserve.run_id == wide
-    assert reserve.at == pytest.approx(500.0 + 10.0, abs=1.0), "its limit and its grace"
+    for now, at in ((450.0, 500.0), (505.0, 510.0)):  # a prompt end is planned for, and then the end of its grace
+        lab.now = now
+        reserve = lab.plan().reserve
+        assert reserve is not None and reserve.run_id == wide
+        assert reserve.at == pytest.approx(at, abs=1.0)
+
+
+def test_runs_that_are_late_and_end_in_turn_are_not_passed_by_others_of_the_same_limit() -> None:
+    """Each says that it takes no time, is late, and ends once the next has passed: the head must not wait for all."""
+    lab = Lab(*two_by_eight(), policy=EASY)
+    said: dict[str, Any] = {"user": "mal", "takes": 1e9, "expected": 0.001, "time_limit_s": 50.5}
+    before = [lab.submit(8, **said)]
+    lab.step()
+    head = lab.submit(16, user="bob", takes=100.0, time_limit_s=100.0, priority=4)
+    passed = 0
+    while lab.first_start(head) is None and lab.now < 300.0:
+        said["time_limit_s"] -= 0.5  # as much as a launch takes
+        waiting = lab.submit(8, **said)
+        for _ in range(24):
+            lab.until(lab.now + 0.5)
+            if lab.first_start(waiting) is not None:
+                passed += 1
+                lab.end(before.pop())
+                break
+        before.append(waiting)
+        if lab.first_start(waiting) is None:
+            break
+    assert passed <= 1
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.ordering}-{policy.backfill}")
