@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,62 @@ class TestContract(BackendContract):
     test_nobody_is_said_to_have_ignored_what_left_no_time = None  # type: ignore[assignment]
     test_a_second_stop_may_hasten_the_end = None  # type: ignore[assignment]
     test_purging_takes_what_is_over_forgotten_and_old = None  # type: ignore[assignment]
+
+
+SAVING = """
+import signal
+heard = 0
+def save(*_):
+    global heard
+    heard += 1
+    print("saving", flush=True)
+def tell(*_):
+    print(heard, flush=True)
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGWINCH, tell)  # a higher number: of two that wait, the lower one comes first
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_an_order_to_end_that_is_repeated_gives_one_signal(rig, reports):
+    """A program has the first one to save by, and may end at the second. Servers repeat what is on record."""
+    order = rig.order("last for ever", holder=rig.person(sys.executable, "-c", SAVING))
+    assert rig.says(order.holder) == b"ready\n"
+    stop = StopOrder("cancelled", signal.SIGTERM, 600.0)
+    for server in range(2):
+        backend = rig.backend()
+        backend.open(reports)
+        if not server:
+            backend.launch(order)
+            backend.stop(order.attempt_id, stop)
+            assert rig.says(order.holder) == b"saving\n"
+            known = backend._known[order.attempt_id]
+            wait_for(partial(getattr, known, "asked"), "the signal on record")
+        for _ in range(3):
+            backend.stop(order.attempt_id, stop)
+            assert backend._known[order.attempt_id].order is None, "nothing is to be carried out"
+        os.kill(order.holder.pid, signal.SIGWINCH)
+        assert rig.says(order.holder) == b"1\n"
+        backend.close()
+
+
+def test_a_server_that_starts_during_the_grace_grants_no_more(rig, reports):
+    order = rig.order("ignore TERM")
+    assert rig.says(order.holder) == b"deaf\n"
+    first, second = rig.backend(), rig.backend()
+    first.open(reports)
+    first.launch(order)
+    first.stop(order.attempt_id, StopOrder("cancelled", signal.SIGTERM, 600.0))
+    kill_by = first._known[order.attempt_id].kill_by
+    first.close()
+    second.open(reports)
+    second.stop(order.attempt_id, StopOrder("cancelled", signal.SIGTERM, 6000.0))
+    assert second._known[order.attempt_id].kill_at == kill_by
+    second.stop(order.attempt_id, StopOrder("cancelled", signal.SIGTERM, 0.0))
+    wait_for(lambda: any(isinstance(each, Ended) for each in reports.of(order.attempt_id)), "its end")
+    second.close()
 
 
 def test_a_lease_starts_at_once_and_ends_with_its_holder(rig, backend, reports):

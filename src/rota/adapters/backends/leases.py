@@ -57,7 +57,9 @@ class _Lease:
     brood: tuple[evict.Target, ...] = ()  # the holder's descendants that are to stop with it
     spared: frozenset[evict.Target] = frozenset()  # of those, the forks that get no signal but KILL
     order: StopOrder | None = None  # to be carried out
-    kill_at: float = math.inf  # monotonic
+    asked: tuple[str, int] | None = None  # cause and signal of the last order that was
+    kill_by: float = math.inf  # monotonic; on record, so that a server that starts meanwhile grants no more
+    kill_at: float = math.inf  # when the next SIGKILL is due, by the same clock
     watched: int = 0  # descendants whose end is told
     unwatched: bool = False  # there are more of them, or the holder's own end is not told
     counting: bool = False  # the next look at those is due
@@ -137,14 +139,19 @@ class LeaseBackend:
             return self._record_end(name, never)
         if order.cause == Cause.RELEASED or not self._alive(lease):
             return self._end(name, lease)
-        if lease.cause not in (Cause.CANCELLED, Cause(order.cause)) or name not in self._known:
-            lease.cause = Cause.CANCELLED if lease.cause is Cause.CANCELLED else Cause(order.cause)
+        had = (lease.cause, lease.kill_by)
+        lease.kill_by = min(lease.kill_by, time.monotonic() + order.grace_s)  # a later order can only hasten it
+        if lease.cause is not Cause.CANCELLED:
+            lease.cause = Cause(order.cause)
+        if had != (lease.cause, lease.kill_by) or name not in self._known:
             self._write(name, lease)
         if name not in self._known:
             self._watch(name, lease)
-        self._set_deadline(name, lease, order.grace_s)
-        lease.order = order
-        self._turns.put(lease.holder.uid, name, lambda: self._evict(name))
+        self._set_deadline(name, lease)
+        # Orders are repeated for as long as it lives. A program has one signal to save by: at a second one it may end.
+        if lease.asked != (order.cause, order.signal):
+            lease.order = order
+            self._turns.put(lease.holder.uid, name, lambda: self._evict(name))
         return None
 
     def observe(self, attempt_id: str) -> Observation:
@@ -254,12 +261,12 @@ class LeaseBackend:
             lease.counting = True
             self._after(COUNT_S, lambda: self._put(name, self._count))
 
-    def _set_deadline(self, name: str, lease: _Lease, grace_s: float) -> None:
-        """SIGKILL after the grace; a later order can only hasten it."""
-        at = time.monotonic() + grace_s
-        if at < lease.kill_at:
-            lease.kill_at = at
-            lease.undo.append(self._after(grace_s, lambda: self._put(name, self._kill, urgent=True)))
+    def _set_deadline(self, name: str, lease: _Lease) -> None:
+        """SIGKILL after the grace."""
+        if lease.kill_by < lease.kill_at:
+            lease.kill_at = lease.kill_by
+            left_s = max(0.0, lease.kill_by - time.monotonic())
+            lease.undo.append(self._after(left_s, lambda: self._put(name, self._kill, urgent=True)))
 
     def _end(self, name: str, lease: _Lease) -> Exit:
         """The holder is gone, or gave it back: the first record of the end is the end for ever."""
@@ -325,8 +332,11 @@ class LeaseBackend:
                 pid = lease.holder.pid
                 log.warning("%s: process %d is not ours to end; it keeps its lease while it lives", name, pid)
             with self._lock:
+                lease.asked = (order.cause, order.signal)
                 if lease.order is order:  # else another came meanwhile, and is carried out next
                     lease.order = None
+                if self._known.get(name) is lease:
+                    self._write(name, lease)
 
     def _gone(self, name: str) -> None:
         """The holder has ended, or one of its descendants."""
@@ -440,6 +450,8 @@ class LeaseBackend:
             "tick": lease.tick,
             "cause": lease.cause.value,
             "brood": lease.brood[:MAX_BROOD],
+            "asked": lease.asked,
+            "kill_by": None if lease.kill_by == math.inf else lease.kill_by,
         }
         records.publish(self._root, self._dir, name, records.dump(content))
 
@@ -471,7 +483,13 @@ def _lease_of(record: Mapping[str, Any]) -> _Lease | None:
     ):
         return None
     holder = Holder(record["pid"], record["start"], record["boot_id"], uid)
-    return _Lease(holder, record["tick"], Cause(record["cause"]), tuple((pid, start) for pid, start in brood))
+    lease = _Lease(holder, record["tick"], Cause(record["cause"]), tuple((pid, start) for pid, start in brood))
+    match record.get("asked"):  # nor has a record of an older version one
+        case [str(cause), int(number)]:
+            lease.asked = (cause, number)
+    if records.is_number(record.get("kill_by")):
+        lease.kill_by = record["kill_by"]
+    return lease
 
 
 def _checked(attempt_id: str) -> str:
