@@ -238,3 +238,17 @@ def _tasks(here: Host, order: LaunchOrder) -> list[int]:
 
 def _score(pid: int | None) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+def test_a_supervisor_carries_runs_of_one_account_alone(tmp_path: Path) -> None:
+    """What a run leaves in memory may not be seen when it ends, and counts in the groups of its supervisor."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to run jobs as other accounts")
+    carried: dict[int, set[str]] = {}
+    with host(tmp_path) as here:
+        for account in ("nobody", "daemon", "", "nobody", "daemon", "", "nobody"):
+            order = here.launch(("sh", "-c", "ps -o ppid= -p $$"), account=account or None, workdir="/")
+            assert here.rig.end_of(here.reports, order).ok, here.log(order)
+            carried.setdefault(int(here.log(order)), set()).add(account)
+    assert len(carried) >= 3
+    assert all(len(accounts) == 1 for accounts in carried.values()), carried

@@ -181,8 +181,9 @@ class Launcher:
                 self._process.wait()
 
 
-def frame(attempt_id: str, body: object) -> bytes:
-    content = f"{attempt_id}\n{json.dumps(body)}".encode("ascii")
+def frame(head: str, body: object) -> bytes:
+    """Head: which attempt, and the account that it has; empty for the set-up."""
+    content = f"{head}\n{json.dumps(body)}".encode("ascii")
     return len(content).to_bytes(4, "big") + content
 
 
@@ -209,4 +210,4 @@ def order_frame(order: LaunchOrder, installation: str = "") -> bytes:
         "memory_gb": order.memory_gb,
         "cpus": order.cpus,
     }
-    return frame(order.attempt_id, body)
+    return frame(f"{order.attempt_id} {(order.account or '').encode(errors='surrogateescape').hex()}", body)

@@ -54,6 +54,7 @@ class Worker:
 
     def __init__(self, orders: int, groups: limits.WorkerGroups) -> None:
         self.orders, self.groups, self.attempt = orders, groups, ""
+        self.account: str | None = None  # whose attempts it carries; None = it has carried none
 
     def dismiss(self) -> None:
         """Close its pipe: at the end of file it retires. Once only: by then the number may be another worker's pipe."""
@@ -143,21 +144,30 @@ class Zygote:
 
     def _obey(self, frame: bytes) -> None:
         end = frame.index(b"\n", 4)  # after the length, whose bytes may be anything
-        name = frame[4:end].decode("ascii")
+        name, _, account = frame[4:end].decode("ascii").partition(" ")
         if not name:
             self._house = _set_up(json.loads(frame[end:]))
             self._outbox += f"{ENFORCED}{','.join(self._house.bounds.found.limits)}\n".encode()
             self._urgent = True
             return
-        if not self._idle:
-            self._fork()
-        pid = self._idle.pop()
+        pid = self._take(account)
         self._workers[pid].attempt = name
         try:
             while frame:
                 frame = frame[os.write(self._workers[pid].orders, frame) :]
         except BrokenPipeError:
             pass  # it died idle: its reaping tells the server, who sends the order again
+
+    def _take(self, account: str) -> int:
+        """Return an idle worker that has carried attempts of this account alone: what one leaves behind in memory
+        counts in the groups of its worker, also what nobody can see there when it ends."""
+        able = [pid for wanted in (None, account) for pid in self._idle if self._workers[pid].account == wanted]
+        if not able:
+            self._fork()
+        pid = able[-1] if able else self._idle[-1]
+        self._idle.remove(pid)
+        self._workers[pid].account = account
+        return pid
 
     def _balance(self) -> None:
         """Keep a spare or two ready, and no more idle ones than a burst leaves behind."""
