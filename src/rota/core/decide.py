@@ -48,7 +48,7 @@ from rota.core.resources import Placement, Slice
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
 from rota.core.turns import Entry, Turns
-from rota.core.underestimate import looked_at_again, revised_ends
+from rota.core.underestimate import late_passers, looked_at_again, may_be_late, revised_ends
 from rota.core.usage import Load, Shares
 from rota.core.zones import EVERYWHERE, Zone, Zones
 
@@ -78,6 +78,7 @@ class _Pass:
         self.unreservable: set[tuple[int, int]] = set()  # shapes that do not fit even then, with so many to spare
         self.fruitless = 0
         self.vague = False  # its moment rests on a run that is late
+        self.late: frozenset[str] | None = None  # people whose runs passed it and are late; None = not looked up
         self.profile: Profile | None = None  # under conservative backfill, from the first that cannot start
         self.newest: int | None = None  # of those that run, the last to have come
         self.starts: list[Start] = []
@@ -258,8 +259,8 @@ class _Pass:
         where = (lane.shape, zone)
         if where in self.unplaceable:
             # room is made only for one that may then use it, or who made way would be back, and be stopped again
-            return self.snap.now + planned_s(self.policy, run) > self.reserve.at or self.make_room(run, where, standing)
-        if self.snap.now + planned_s(self.policy, run) <= self.reserve.at:
+            return not self.is_over_by_then(run) or self.make_room(run, where, standing)
+        if self.is_over_by_then(run):
             spot = place(self.zones.board(zone), lane.request, self.snap.packer)
             if spot is None:
                 self.unplaceable.add(where)
@@ -277,15 +278,27 @@ class _Pass:
             self.start(run, spot)
         return True
 
+    def is_over_by_then(self, run: Run) -> bool:
+        """Whether it will have ended when the reserved GPUs are needed, as far as it can be believed."""
+        assert self.reserve is not None
+        return self.snap.now + planned_s(self.policy, run) <= self.reserve.at and not self.may_be_late(run)
+
+    def may_be_late(self, run: Run) -> bool:
+        if self.reserve is None:
+            return False
+        head = self.snap.runs[self.reserve.run_id]
+        if self.late is None:
+            self.late = late_passers(self.snap, head)
+        return may_be_late(run, head, self.late)
+
     def next_in(self, lane: Lane, at: int) -> int:
         """Where to look next in a lane; long runs of a shape that only fits into the hole are passed over here."""
         if self.reserve is None or (lane.shape, EVERYWHERE) not in self.too_long or self.zones.calendar:
             return at
-        window = self.reserve.at - self.snap.now
         while at < len(lane.runs) and self.depth > 0:
             key, run_id = lane.runs[at]
             run = self.snap.runs[run_id]
-            if planned_s(self.policy, run) <= window or self.may_be_stopped(run, self.turns.standing_of(lane, key)):
+            if self.is_over_by_then(run) or self.may_be_stopped(run, self.turns.standing_of(lane, key)):
                 break
             at += 1
             self.look(lane.user)
@@ -352,6 +365,8 @@ class _Pass:
             return False
         if self.had_enough(run.user):
             return False
+        if self.may_be_late(run):
+            return True
         booked = self.profile.book(run)
         if booked is None:
             return False

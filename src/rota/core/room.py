@@ -22,6 +22,7 @@ from rota.core.run import Run
 from rota.core.snapshot import Snapshot
 from rota.core.state import State
 from rota.core.times import about, told
+from rota.core.underestimate import late_passers, may_be_late
 from rota.core.usage import Shares
 from rota.core.zones import EVERYWHERE, Zone, Zones
 
@@ -59,9 +60,12 @@ def resources(state: State, snap: Snapshot, run: Run, plan: Plan) -> list[Reason
         kept = _too_much_kept(zones, request, zone)
         return [found, *_overdue(zones, snap, run, zone), *kept, *standing_back, *_stopping(snap, run, board)]
     hole = plan.reserve
-    late = hole is not None and snap.now + planned_s(snap.policy, run) > hole.at
-    if hole is not None and late and place(outside(snap.board, hole), request) is None:
-        return [_behind(snap, run, hole)]
+    if hole is not None and hole.run_id != run.id:
+        head = snap.runs[hole.run_id]
+        doubted = may_be_late(run, head, late_passers(snap, head))
+        is_over = snap.now + planned_s(snap.policy, run) <= hole.at
+        if (doubted or not is_over) and place(outside(snap.board, hole), request) is None:
+            return [_behind(snap, run, hole, doubted=doubted and is_over)]
     return _short_first(snap, run)[0]
 
 
@@ -163,10 +167,12 @@ def _stopping(snap: Snapshot, run: Run, board: Board) -> list[Reason]:
     return [Reason("protected", text, tuple(awaited)[:SHOWN], min(awaited.values()))]
 
 
-def _behind(snap: Snapshot, run: Run, hole: Reserve) -> Reason:
+def _behind(snap: Snapshot, run: Run, hole: Reserve, *, doubted: bool) -> Reason:
     left = max(0.0, hole.at - snap.now)
-    takes = about(planned_s(snap.policy, run))
-    text = f"would delay {hole.run_id}, which has a reservation in {about(left)}; this one may take {takes}"
+    takes = f"this one may take {about(planned_s(snap.policy, run))}"
+    if doubted:
+        takes = "this one has no time limit, and another run of its owner that passed that one without a limit is late"
+    text = f"would delay {hole.run_id}, which has a reservation in {about(left)}; {takes}"
     return Reason("reservation", text, (hole.run_id,), hole.at)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from rota.core.grace import PROMPT_S, given_s, kill_at
+from rota.core.run import Run
 from rota.core.snapshot import Snapshot
 
 LEAST_S = 60.0  # a shorter time would let nobody pass, and a pass would be made more often
@@ -37,6 +38,26 @@ def revised_ends(snap: Snapshot) -> dict[str, float]:
             planned_at = killed_at - min(PROMPT_S, given_s(run))
             found[run_id] = min(later, planned_at if planned_at > snap.now else killed_at)
     return found
+
+
+def late_passers(snap: Snapshot, head: Run) -> frozenset[str]:
+    """Return the people of whom a run without a time limit started while `head` waited, and is late."""
+    since = head.submitted_at if head.queued_at is None else head.queued_at
+    found = set()
+    for end, run_id in snap.timeline:
+        if snap.now - end <= PROMPT_S:
+            break
+        run = snap.runs[run_id]
+        if run.spec.time_limit_s is None and run.attempt is not None and run.attempt.planned_at > since:
+            found.add(run.user)
+    return frozenset(found)
+
+
+def may_be_late(run: Run, head: Run, late: frozenset[str]) -> bool:
+    """Return whether only an expectation bounds a run that would pass the more urgent `head`, and another of that person's
+    passed it on one and is late (`late_passers`). Between equals that does not count: where nobody sets a limit, all that
+    is free would be kept for one of them."""
+    return run.spec.time_limit_s is None and run.priority < head.priority and run.user in late
 
 
 def looked_at_again(snap: Snapshot, reserved_at: float) -> float:

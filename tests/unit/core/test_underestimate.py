@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rota.core import events as e
+from rota.core.explain import explain
 from rota.core.grace import PROMPT_S
 from rota.core.policy import Backfill, Ordering, Policy
 from rota.core.resources import Request
@@ -176,3 +177,53 @@ def test_a_run_past_limit_and_grace_does_not_make_one_pass_follow_another_at_onc
     assert lab.run(late).attempt is not None
     again = lab.step().look_again_at
     assert again is None or again > lab.now
+
+
+URGENT_FIRST = [
+    Policy(),
+    Policy(backfill=Backfill.CONSERVATIVE),
+    Policy(ordering=Ordering.FAIR_SHARE),
+    Policy(ordering=Ordering.PRIORITY),
+]
+
+
+@pytest.mark.parametrize("policy", URGENT_FIRST, ids=lambda policy: f"{policy.ordering}-{policy.backfill}")
+@pytest.mark.parametrize(("gpus", "priority"), [(16, 2), (2, 1)], ids=["wide", "two"])
+def test_a_burst_of_wrong_expectations_does_not_pass_one_after_another(
+    policy: Policy, gpus: int, priority: int
+) -> None:
+    lab = Lab(*two_by_eight(), policy=policy, checked=False)
+    for number in range(120):
+        took = 3600.0 - number * 211 % 1800
+        lab.submit(1, user="mal", takes=took, expected=1.0, priority=priority)
+    lab.follow(600.0)
+    head = lab.submit(gpus, user="ann", takes=3600.0, time_limit_s=3600.0, priority=4)
+    lab.follow(4 * 3600.0)
+    started = lab.first_start(head)
+    assert started is not None and started <= 2 * 3600.0, "the burst lasts for more than five hours"
+
+
+@pytest.mark.parametrize(("gpus", "passes"), [(16, False), (15, True)], ids=["all", "one beside"])
+def test_who_passed_and_is_late_passes_only_with_a_limit_or_beside_the_reservation(gpus: int, passes: bool) -> None:
+    lab = Lab(*two_by_eight(), policy=EASY)
+    lab.submit(11, user="ann", takes=7200.0, time_limit_s=7200.0)
+    lab.step()
+    head = lab.submit(gpus, user="ann", takes=100.0, time_limit_s=100.0, priority=3)
+    lab.now = 1.0
+    late = lab.submit(1, user="mal", takes=7000.0, expected=10.0)
+    lab.until(60.0)
+    assert lab.first_start(late) == 1.0
+    said = lab.submit(1, user="mal", takes=50.0, expected=50.0)
+    limited = lab.submit(1, user="mal", takes=50.0, time_limit_s=50.0)
+    other = lab.submit(1, user="bob", takes=50.0, expected=50.0)
+    lab.step()
+    assert (lab.first_start(said) == 60.0) is passes
+    assert [lab.first_start(one) for one in (limited, other)] == [60.0, 60.0]
+    if not passes:
+        told = explain(lab.state, lab.now, said)
+        assert "reservation" in [reason.code for reason in told.reasons]
+        assert "has no time limit, and another run of its owner that passed that one" in told.reasons[0].text
+        assert "with a time limit of" in told.hint
+    lab.follow(8000.0)
+    assert lab.first_start(head) == 7200.0
+    assert lab.first_start(said) == (60.0 if passes else 7001.0), "when the late one has ended"
