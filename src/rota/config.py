@@ -44,7 +44,7 @@ class Settings:
     shared_token: str = ""  # acts as an admin named `shared`
     scheduling: bool = True  # False = start paused
     ordering: str = ""  # an ordering, or a whole policy by its name; "" = as it was, at first auto
-    queue_capacity: int = 100  # of POST /queue/submit
+    queue_capacity: int = 100  # of POST /queue/submit; when it is full, who has less than an equal part still submits
     cluster_type: str = ""  # said instead of detected
     tmux_session: str = ""  # in which `rota attach --tmux` opens its windows; "" = the one it is called from
     ray_address: str = ""

@@ -13,8 +13,8 @@ from rota.app.errors import Conflict, Forbidden, Full, Invalid
 from rota.app.ports import RunFilter
 from rota.core import events as e
 from rota.core.policy import Limits
-from rota.core.run import RunState
-from tests.app.house import ANN, BOB, until, with_policy
+from rota.core.run import Dependency, RunState
+from tests.app.house import ANN, BOB, ROOT, until, with_policy
 
 
 def cells(house, count: int, group: str = "s", **more: object) -> tuple[Submit, ...]:
@@ -181,6 +181,27 @@ def test_the_caller_may_bound_the_queue_and_held_runs_do_not_count(house):
     house.do(Cancel(waiting[0]), ANN)
     house.do(Cancel(waiting[1]), ANN)
     house.do(Submit(house.spec("true"), max_waiting=2), ANN)
+
+
+def test_who_fills_a_bounded_queue_leaves_an_equal_part_to_each_of_the_others(house):
+    house.running(4)
+    house.running(4)
+    first = house.submit("true", held=True)
+    for _ in range(6):
+        house.submit("true", depends_on=(Dependency(first),))  # they wait for what never starts
+
+    def fits(who: Principal) -> bool:
+        try:
+            house.do(Submit(house.spec("true"), max_waiting=6), who)
+        except Full as refusal:
+            assert refusal.message == "Queue is full (max 6 jobs)"
+            return False
+        return True
+
+    assert [fits(ANN), fits(Principal("bot", Role.AGENT, acts_for="ann"))] == [False, False]
+    assert [fits(BOB) for _ in range(4)] == [True, True, True, False]
+    assert [fits(ROOT) for _ in range(3)] == [True, True, False]
+    assert not fits(BOB)
 
 
 # -- caps -------------------------------------------------------------------------------------------------------------

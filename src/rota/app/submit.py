@@ -27,6 +27,7 @@ from rota.core.expect import expect
 from rota.core.filler import as_filler
 from rota.core.run import ENDED, Dependency, Run, satisfied
 from rota.core.times import told
+from rota.core.usage import Load
 from rota.core.weight import WORD_BYTES, Weights
 
 MAX_MANY = 10_000
@@ -38,7 +39,7 @@ class _Ahead:
 
     by_user: Counter[str] = field(default_factory=Counter)
     edges: Counter[str] = field(default_factory=Counter)  # by user, dependencies that are open
-    held: int = 0
+    held: Counter[str] = field(default_factory=Counter)  # by user
     keys: set[str] = field(default_factory=set)
     used: Mapping[str, KeyRecord] | None = None  # of its keys, where they were looked up together
     weights: Weights | None = None  # None = it is only one run
@@ -141,7 +142,7 @@ def _check(desk: Desk, who: Principal, command: Submit, digest: str, ahead: _Ahe
         must_fit_edges(desk.state, user, ahead.edges[user])
     written = records.check_all(desk, who, command.records, user, blank=True)
     ahead.by_user[user] += 1
-    ahead.held += command.held
+    ahead.held[user] += command.held
     return _Ready(command, user, digest, waiting_on, written)
 
 
@@ -263,16 +264,18 @@ def _hash(parts: list[Any]) -> str:
 
 def _room(desk: Desk, who: Principal, user: str, command: Submit, ahead: _Ahead) -> None:
     policy, state, gpus = desk.state.policy, desk.state, command.spec.request.gpus
-    waiting = state.waiting + ahead.by_user.total()
+    waiting, load = state.waiting + ahead.by_user.total(), state.load.get(user, Load())
     if waiting >= policy.max_queue:
         raise Full(f"Queue is full (max {policy.max_queue} jobs)", "queue")
-    if command.max_waiting and waiting - state.held - ahead.held >= command.max_waiting:
-        raise Full(f"Queue is full (max {command.max_waiting} jobs)", "queue")
+    if command.max_waiting and waiting - state.held - ahead.held.total() >= command.max_waiting:
+        others = sum(other.queued > other.held for name, other in state.load.items() if name != user)
+        mine = load.queued - load.held + ahead.by_user[user] - ahead.held[user]
+        if mine >= command.max_waiting // (1 + others):
+            raise Full(f"Queue is full (max {command.max_waiting} jobs)", "queue")
     limits = policy.limits_of(user)
     if limits.gpus and gpus > limits.gpus:
         raise Invalid(f"gpus: {user} may hold {limits.gpus} GPUs at a time, so {gpus} would never start", "gpus")
-    load = state.load.get(user)
-    queued = (load.queued if load is not None else 0) + ahead.by_user[user]
+    queued = load.queued + ahead.by_user[user]
     if limits.queued and queued >= limits.queued:
         raise Full(f"{user} has {queued} runs waiting, the limit is {limits.queued}; cancel some or wait")
     desk.budget.must_fit_share(state, who, user, queued, waiting - queued)

@@ -146,6 +146,7 @@ def _loads(state: State, runs: list[Run]) -> Iterator[str]:
         load = loads.setdefault(run.user, Load())
         if run.attempt is None:
             load.queued += 1
+            load.held += run.state is RunState.HELD
             load.edges += len(run.waiting_on)
         else:
             load.running += 1

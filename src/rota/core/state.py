@@ -139,6 +139,7 @@ class State:
         load.queued += 1
         load.edges += len(run.waiting_on)
         self.waiting += 1
+        load.held += run.state is RunState.HELD
         self.held += run.state is RunState.HELD
         for dependency in run.waiting_on:
             self.dependents.setdefault(dependency.run_id, set()).add(run.id)
@@ -179,6 +180,7 @@ class State:
             load.queued -= 1
             load.edges -= len(run.waiting_on)
             self.waiting -= 1
+            load.held -= run.state is RunState.HELD
             self.held -= run.state is RunState.HELD
             for dependency in run.waiting_on:
                 self._drop_dependent(dependency.run_id, run.id)

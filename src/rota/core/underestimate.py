@@ -54,9 +54,9 @@ def late_passers(snap: Snapshot, head: Run) -> frozenset[str]:
 
 
 def may_be_late(run: Run, head: Run, late: frozenset[str]) -> bool:
-    """Return whether only an expectation bounds a run that would pass the more urgent `head`, and another of that person's
-    passed it on one and is late (`late_passers`). Between equals that does not count: where nobody sets a limit, all that
-    is free would be kept for one of them."""
+    """Return whether only an expectation bounds a run that would pass the more urgent `head`, and another run of that
+    person passed it so and is late (`late_passers`). Between equals that does not count: where nobody sets a limit, all
+    that is free would be kept for one of them."""
     return run.spec.time_limit_s is None and run.priority < head.priority and run.user in late
 
 

@@ -30,12 +30,13 @@ class Load:
     """What a user has going on now, for the limits."""
 
     queued: int = 0
+    held: int = 0  # of them
     running: int = 0
     gpus: int = 0
     edges: int = 0  # dependencies that the user's waiting runs still wait for
 
     def copy(self) -> Load:
-        return Load(self.queued, self.running, self.gpus, self.edges)
+        return Load(self.queued, self.held, self.running, self.gpus, self.edges)
 
 
 # Under auto a person's usage counts to this power, within these bounds, beside the mean of all who want something
