@@ -27,9 +27,8 @@ class Submit:
     user: str = ""  # for whom; "" = the principal. Only an admin may name another
     held: bool = False
     key: str = ""  # idempotency: the same key from the same principal is the same run
-    max_waiting: int = (
-        0  # refused as Full when so many are queued, an equal part by its owner; 0 = the policy's bound alone
-    )
+    # refused as Full when so many are queued and its owner has an equal part of them; 0 = only the policy's own bound
+    max_waiting: int = 0
     records: tuple[Draft, ...] = ()  # written with it; an empty id or parent becomes the run's id
     blind: bool = False  # other people's runs are hidden from this one: they cannot be depended on
     checked: bool = False  # a door has seen to it that every field is of its type
