@@ -40,7 +40,7 @@ from rota.core.plan import Plan, Preempt, Reserve, Start
 from rota.core.policies import las
 from rota.core.policy import Backfill, Ordering
 from rota.core.preempt import Making, Stopping
-from rota.core.progress import left_of
+from rota.core.progress import charged_s, left_of
 from rota.core.protect import from_higher_if_started_s, from_reservation_until
 from rota.core.queue import Kind, Lane
 from rota.core.quota import Over, over
@@ -524,8 +524,8 @@ class _Pass:
         self.take(spot)
         self.starts.append(Start(run.id, spot))
         self.room -= 1
-        gpus, expected_s = run.spec.request.gpus, left_of(run)
-        self.ends.append((self.snap.now + expected_s, spot))
+        gpus = run.spec.request.gpus
+        self.ends.append((self.snap.now + left_of(run), spot))
         load = self.load.get(run.user)
         if load is None:
             load = self.load[run.user] = self.load_of(run.user).copy()
@@ -534,7 +534,7 @@ class _Pass:
         self.join_group(run.spec.group)
         self.headroom.started(run)
         if self.moves:
-            self.shares.add(run.user, gpus * expected_s)
+            self.shares.add(run.user, gpus * charged_s(run))
 
     def at_cap(self, group: str) -> bool:
         cap = self.snap.caps.get(group)

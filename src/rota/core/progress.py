@@ -30,3 +30,11 @@ def left_of(run: Run) -> float:
     if not run.attained_s:
         return run.expected_s
     return max(1.0, run.expected_s - run.attained_s, 0.1 * run.expected_s)
+
+
+def charged_s(run: Run) -> float:
+    """Return for how long each GPU is charged when an attempt starts: of an agent's run by its time limit at least, as
+    in the order: else a burst of runs that are said to be short would take all GPUs."""
+    if not run.spec.agent_estimate or run.spec.time_limit_s is None:
+        return left_of(run)
+    return max(left_of(run), run.spec.time_limit_s - run.attained_s)

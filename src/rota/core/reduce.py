@@ -9,7 +9,7 @@ from typing import Any
 from rota.core import events as e
 from rota.core.ids import number_of
 from rota.core.predict import relearn
-from rota.core.progress import gained_s, left_of
+from rota.core.progress import charged_s, gained_s, left_of
 from rota.core.resources import gpu_count
 from rota.core.run import (
     ENDED,
@@ -121,7 +121,7 @@ def _planned(state: State, event: e.AttemptPlanned) -> None:
     run = state.runs[event.run_id]
     starting = move(run.state, RunState.STARTING)
     expected_s = left_of(run)
-    charge = gpu_count(event.placement) * expected_s
+    charge = gpu_count(event.placement) * charged_s(run)
     state.board.take(event.placement)
     _charge(state, run.user, charge, event.at)
     attempt = Attempt(

@@ -124,6 +124,18 @@ def test_a_burst_of_one_user_does_not_win_every_gpu():
     assert [run in few for run in started] == [False, True] * 4, "turn by turn"
 
 
+def test_an_agents_burst_is_charged_by_its_limit_whatever_it_says():
+    lab = Lab(node("a"), policy=Policy(ordering=Ordering.FAIR_SHARE))
+    for _ in range(20):
+        lab.submit(user="ann", takes=3600, expected=1.0, time_limit_s=3600.0, agent_estimate=True)
+    few = [lab.submit(user="bob", takes=3600, time_limit_s=3600.0) for _ in range(4)]
+    started = [start.run_id for start in lab.step().starts]
+    assert [run in few for run in started] == [False, True] * 4, "turn by turn"
+    assert lab.state.usage["ann"].gpu_s == lab.state.usage["bob"].gpu_s == 4 * 3600
+    lab.until(3600.0)
+    assert lab.state.usage["ann"].gpu_s == pytest.approx(12 * 3600, rel=0.01), "four have ended, eight are new"
+
+
 def test_a_wide_or_long_start_weighs_more_than_a_small_one():
     lab = Lab(node("a"), policy=Policy(ordering=Ordering.FAIR_SHARE))
     wide = lab.submit(4, user="ann", takes=3600)
