@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -97,19 +98,29 @@ def test_prepared_claims_are_no_attempts(root: str) -> None:
 def test_what_dead_makers_left_is_removed_and_what_lives_is_not(tmp_path: Path) -> None:
     rig = LocalRig(tmp_path, cgroups=False)
     root = tmp_path / "backend"
-    kept = f".{os.getpid()}.0123456789ab"
+    maker = subprocess.Popen(["sleep", "1000"])
+    kept = f".{maker.pid}.0123456789ab"
     left = f".{NOBODY}.0123456789ab"
-    for place, folders in (("attempts", (left, kept, ONE, ".mine")), ("tmp", (left[1:], kept[1:], "odd"))):
-        for name in folders:
-            (root / place / name).mkdir(parents=True)
-            (root / place / name / "lock").touch()
-    (root / "live").mkdir()
-    for name in (left, kept, ONE, f".{NOBODY}.ba9876543210"):  # of the last the directory became an attempt
-        (root / "live" / name).touch()
-    backend = rig.backend()
-    backend.open(Reports())
-    backend.close()
-    made = {left, kept, left[1:], kept[1:], ONE, ".mine", "odd", f".{NOBODY}.ba9876543210"}
+    ours = f".{os.getpid()}.0123456789ab"  # of an earlier server, whose pid we were given
+    try:
+        for place, folders in (
+            ("attempts", (left, ours, kept, ONE, ".mine")),
+            ("tmp", (left[1:], ours[1:], kept[1:], "odd")),
+        ):
+            for name in folders:
+                (root / place / name).mkdir(parents=True)
+                (root / place / name / "lock").touch()
+        (root / "live").mkdir()
+        # of the last the directory became an attempt
+        for name in (left, ours, kept, ONE, f".{NOBODY}.ba9876543210"):
+            (root / "live" / name).touch()
+        backend = rig.backend()
+        backend.open(Reports())
+        backend.close()
+    finally:
+        maker.kill()
+        maker.wait()
+    made = {left, ours, kept, left[1:], ours[1:], kept[1:], ONE, ".mine", "odd", f".{NOBODY}.ba9876543210"}
     found = {place: made & set(os.listdir(root / place)) for place in ("attempts", "live", "tmp")}
     assert found == {"attempts": {kept, ONE, ".mine"}, "live": {kept, ONE}, "tmp": {kept[1:]}}
 
