@@ -190,6 +190,52 @@ def test_a_server_that_starts_during_the_grace_grants_no_more(rig, reports):
     second.close()
 
 
+LOADING = """
+import os, signal, sys
+def save(*_):
+    if os.getpid() == main:
+        sys.stdin.readline()
+        os._exit(0)
+main = os.getpid()
+signal.signal(signal.SIGTERM, save)
+if os.fork():
+    print("ready", flush=True)
+else:
+    signal.alarm(300)  # whatever becomes of the test
+while True:
+    signal.pause()
+"""
+
+
+def let_end(person: subprocess.Popen[bytes]) -> None:
+    assert person.stdin is not None
+    person.stdin.write(b"\n")
+    person.stdin.close()
+    person.wait()
+
+
+@pytest.mark.parametrize("when", ["while no server is there", "after the next has begun"])
+def test_forks_that_hear_nothing_go_with_a_holder_that_saves_across_a_restart(rig, reports, when):
+    holder = rig.person(sys.executable, "-ISc", LOADING, stdin=subprocess.PIPE)
+    person = rig.people[-1]
+    assert rig.says(holder) == b"ready\n"
+    order, stop = rig.order("last for ever", holder=holder), StopOrder("cancelled", signal.SIGTERM, 600.0)
+    first, second = rig.backend(), rig.backend()
+    first.open(reports)
+    first.launch(order)
+    first.stop(order.attempt_id, stop)
+    wait_for(partial(getattr, first._known[order.attempt_id], "asked"), "the signal on record")
+    first.close()
+    if when == "while no server is there":
+        let_end(person)
+    second.open(reports)
+    second.stop(order.attempt_id, stop)
+    if when != "while no server is there":
+        let_end(person)
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    second.close()
+
+
 def test_a_lease_starts_at_once_and_ends_with_its_holder(rig, backend, reports):
     order = rig.order("last for ever")
     begun = time.monotonic()

@@ -55,7 +55,8 @@ class _Lease:
     tick: float  # when it was given
     cause: Cause = Cause.RELEASED  # how its end is to be called; cancelled once somebody asked for that
     brood: tuple[evict.Target, ...] = ()  # the holder's descendants that are to stop with it
-    spared: frozenset[evict.Target] = frozenset()  # of those, the forks that get no signal but KILL
+    # Of those, the forks that get no signal but KILL; on record, as `asked` is: the next server signals nobody.
+    spared: frozenset[evict.Target] = frozenset()
     order: StopOrder | None = None  # to be carried out
     asked: tuple[str, int] | None = None  # cause and signal of the last order that was
     kill_by: float = math.inf  # monotonic; on record, so that a server that starts meanwhile grants no more
@@ -450,6 +451,7 @@ class LeaseBackend:
             "tick": lease.tick,
             "cause": lease.cause.value,
             "brood": lease.brood[:MAX_BROOD],
+            "spared": [each for each in lease.brood[:MAX_BROOD] if each in lease.spared],
             "asked": lease.asked,
             "kill_by": None if lease.kill_by == math.inf else lease.kill_by,
         }
@@ -470,20 +472,29 @@ def _lives(target: evict.Target) -> bool:
     return procs.start_time(target[0]) == target[1]
 
 
+def _targets(found: Any) -> tuple[evict.Target, ...] | None:
+    """None: these are none."""
+    if not isinstance(found, list):
+        return None
+    if not all(isinstance(each, list) and len(each) == 2 and all(map(records.is_whole_number, each)) for each in found):
+        return None
+    return tuple((pid, start) for pid, start in found)
+
+
 def _lease_of(record: Mapping[str, Any]) -> _Lease | None:
     """None: it is not whole."""
-    uid, brood = record.get("uid", -1), record.get("brood")
+    uid, brood, spared = record.get("uid", -1), _targets(record.get("brood")), _targets(record.get("spared", []))
     if not (
         all(records.is_whole_number(each) for each in (record.get("pid"), record.get("start"), uid))
         and isinstance(record.get("boot_id"), str)
         and records.is_number(record.get("tick"))
         and record.get("cause") in claims.CAUSES
-        and isinstance(brood, list)
-        and all(isinstance(each, list) and len(each) == 2 and all(map(records.is_whole_number, each)) for each in brood)
+        and brood is not None
+        and spared is not None
     ):
         return None
     holder = Holder(record["pid"], record["start"], record["boot_id"], uid)
-    lease = _Lease(holder, record["tick"], Cause(record["cause"]), tuple((pid, start) for pid, start in brood))
+    lease = _Lease(holder, record["tick"], Cause(record["cause"]), brood, frozenset(spared))
     match record.get("asked"):  # nor has a record of an older version one
         case [str(cause), int(number)]:
             lease.asked = (cause, number)
