@@ -107,7 +107,7 @@ LEAVE_MESSAGES = """
 import ctypes, struct, sys
 libc, message = ctypes.CDLL(None), struct.pack('lc', 1, b'x')
 with open(sys.argv[1], 'w') as file:
-    for _ in range(12):
+    for _ in range(int(sys.argv[2])):
         queue = libc.msgget(0, 0o600)
         print(queue, file=file, flush=True)
         while libc.msgsnd(queue, message, ctypes.c_size_t(1), 0o4000) == 0:
@@ -138,7 +138,9 @@ def test_nobody_runs_in_a_group_with_what_another_run_left_in_memory(  # noqa: P
 ) -> None:
     """It would count against the bound of the next run there, which then would be to blame."""
     needs("memory")
-    program = f'"{LEAVE}" {left} 32' if what == "shared memory" else f'"{LEAVE_MESSAGES}" {left_queues}'
+    mib = 28 + (oom.AHEAD >> 20)
+    queues = 12 + (oom.AHEAD >> 20)  # each of 1 MiB at least
+    program = f'"{LEAVE}" {left} {mib}' if what == "shared memory" else f'"{LEAVE_MESSAGES}" {left_queues} {queues}'
     leave = f"cat /proc/self/cgroup; exec python3 -c {program}"
 
     def groups(order: LaunchOrder) -> set[str]:
@@ -153,6 +155,22 @@ def test_nobody_runs_in_a_group_with_what_another_run_left_in_memory(  # noqa: P
             order = here.launch(("cat", "/proc/self/cgroup"), **changes)
             assert here.rig.end_of(here.reports, order).ok
             assert not groups(order) & spoilt
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_what_cpus_keep_charged_ahead_was_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unified: bool
+) -> None:
+    """A directory stands in for the group of a machine with 64 CPUs."""
+    monkeypatch.setattr(oom, "AHEAD", 16 << 20)
+    used = tmp_path / ("memory.current" if unified else "memory.usage_in_bytes")
+    used.write_text("0\n")
+    watch = oom.OomWatch(str(tmp_path), unified=unified)
+    watch.begin([])
+    used.write_text(f"{19 << 20}\n")
+    assert watch.left_over() <= oom.LEFT_OVER
+    used.write_text(f"{21 << 20}\n")
+    assert watch.left_over() > oom.LEFT_OVER
 
 
 def test_a_shortage_of_all_jobs_names_what_ended_runs_left_in_memory(

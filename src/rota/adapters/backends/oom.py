@@ -24,6 +24,8 @@ BOUNDED_SCORE, UNBOUNDED_SCORE, SERVER_SCORE = 200, 500, -500
 SCORE = "/proc/self/oom_score_adj"
 OWN, MACHINE = "own", "machine"  # whose bound it was
 LEFT_OVER = 4 << 20  # bytes left behind that a group may still have when the next attempt begins in it
+# Each CPU keeps so much charged ahead to the group that last ran there (MEMCG_CHARGE_BATCH pages, mm/memcontrol.c).
+AHEAD = 64 * os.sysconf("SC_PAGE_SIZE") * (os.cpu_count() or 1)
 
 
 def prefer(score: int) -> None:
@@ -67,10 +69,12 @@ class OomWatch:
         return self._end_unified() if self._unified else self._end_v1()
 
     def left_over(self) -> int:
-        """Return how much is charged to this group that neither a process has nor the kernel can drop. When no process
-        of an attempt lives any more, that is what it left behind: SysV segments and messages, files in /dev/shm and
-        other file systems in memory, what waits in pipes and sockets that somebody outside holds."""
-        return max(0, self._kept() - (self._at_first or 0))
+        """Return how much is charged to this group that neither a process has nor the kernel can drop, beyond what CPUs
+        keep charged ahead. When no process of an attempt lives any more, that is what it left behind: SysV segments and
+        messages, files in /dev/shm and other file systems in memory, what waits in pipes and sockets that somebody
+        outside holds. On v1 the kernel does not tell its caches of names and inodes apart, so they count as well: to
+        have them dropped would drop all that the run read, which the next one may read again."""
+        return max(0, self._kept() - (self._at_first or 0) - AHEAD)
 
     def _kept(self) -> int:
         used = _number(f"{self._group}/{'memory.current' if self._unified else 'memory.usage_in_bytes'}")
