@@ -270,3 +270,24 @@ def test_a_supervisor_carries_runs_of_one_account_alone(tmp_path: Path) -> None:
             carried.setdefault(int(here.log(order)), set()).add(account)
     assert len(carried) >= 3
     assert all(len(accounts) == 1 for accounts in carried.values()), carried
+
+
+def test_supervisors_that_wait_for_one_account_are_no_spares_of_another(tmp_path: Path) -> None:
+    """Else each start of the other one would fork, and make groups, before its order is carried out."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to run jobs as other accounts")
+    with host(tmp_path) as here:
+        carried: list[int] = []
+
+        def hold_two(account: str) -> list[LaunchOrder]:
+            orders = [here.launch(("sleep", "1000"), account=account, workdir="/") for _ in range(2)]
+            for order in orders:
+                carried.extend(procs.parent(task) or 0 for task in _tasks(here, order))
+            return orders
+
+        for order in hold_two("daemon"):
+            here.backend.stop(order.attempt_id, StopOrder("cancelled", 9, 0.0))
+            here.rig.end_of(here.reports, order)
+        hold_two("nobody")
+        zygote = procs.parent(carried[-1]) or 0
+        wait_for(lambda: len(set(procs.children(zygote)) - set(carried)) >= 2, "spares for anybody")

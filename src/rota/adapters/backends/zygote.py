@@ -44,7 +44,7 @@ LOOK_S, LOOK_MOST_S = 0.001, 0.05  # between two looks at it
 MAX_REMAINS = 256  # dead shims whose attempts are cleared up after at one time
 RETIRE_S = 0.5
 REAP_MOST = shim.REAP_MOST
-SPARE, MAX_IDLE = 2, 32  # idle workers
+SPARE, MAX_IDLE = 2, 32  # idle workers: that have carried nothing, and in all
 LAZY_MS, LAZY_BYTES = 500, 4096
 ENFORCED = "!"  # begins the line that names the controllers of limits that work here
 
@@ -119,7 +119,7 @@ class Zygote:
             return 0
         if self._remains:
             return max(1, int(1000 * (self._look_at - time.monotonic())))
-        return LAZY_MS if self._outbox or len(self._idle) < SPARE else None
+        return LAZY_MS if self._outbox or self._needs_spare() else None
 
     def _receive(self) -> bool:
         try:
@@ -170,11 +170,17 @@ class Zygote:
         return pid
 
     def _balance(self) -> None:
-        """Keep a spare or two ready, and no more idle ones than a burst leaves behind."""
-        while self._house is not None and len(self._idle) < SPARE and time.monotonic() >= self._no_spares_until:
+        """Keep a spare or two ready for any account, and no more idle ones than a burst leaves behind."""
+        while self._house is not None and self._needs_spare() and time.monotonic() >= self._no_spares_until:
             self._fork()
         while len(self._idle) > MAX_IDLE:
-            self._workers[self._idle.pop(0)].dismiss()
+            used = (pid for pid in self._idle if self._workers[pid].account is not None)
+            pid = next(used, self._idle[0])
+            self._idle.remove(pid)
+            self._workers[pid].dismiss()
+
+    def _needs_spare(self) -> bool:
+        return sum(self._workers[pid].account is None for pid in self._idle) < SPARE
 
     def _fork(self) -> None:
         orders, ours = os.pipe()
