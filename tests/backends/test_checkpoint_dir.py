@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from rota.adapters.backends import checkpoint_dir as made
+from rota.adapters.backends import launcher
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.task import Account
 from rota.adapters.checkpoints import CheckpointFiles
@@ -71,6 +72,22 @@ def test_what_an_earlier_version_made_stays_where_it_is(tmp_path: Path) -> None:
     made.make(saved.path, saved.parent, nobody)
     made.remove_if_empty(saved.path, saved.parent, nobody)
     assert old.exists(), "its account may hold its lock: to remove it would hold that of everybody's"
+
+
+def test_a_server_of_before_says_nothing_of_a_parent(
+    tmp_path: Path, rig: LocalRig, backend: LocalBackend, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its zygote is of this version where that was installed while the server ran, and the zygote ended."""
+    frame = launcher.frame
+
+    def old_frame(head: str, body: dict[str, object]) -> bytes:
+        return frame(head, {key: value for key, value in body.items() if key != "checkpoint_parent"})
+
+    monkeypatch.setattr(launcher, "frame", old_frame)
+    order = rig.order("succeed", argv=("sh", "-c", f"ls -d {tmp_path}/saved"), checkpoint_dir=f"{tmp_path}/saved")
+    backend.launch(order)
+    assert rig.end_of(reports, order).ok
+    assert not (tmp_path / "saved").exists(), "nothing lies in it"
 
 
 @ROOT_ONLY

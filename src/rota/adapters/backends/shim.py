@@ -155,7 +155,8 @@ class Shim:
 
     def _make_checkpoint_dir(self) -> None:
         if self.order["checkpoint_dir"] is not None:
-            checkpoint_dir.make(self.order["checkpoint_dir"], self.order["checkpoint_parent"], self.account)
+            # no parent in the order of an earlier version's server
+            checkpoint_dir.make(self.order["checkpoint_dir"], self.order.get("checkpoint_parent"), self.account)
 
     def _launch_spawned(self) -> None:
         self._make_checkpoint_dir()
@@ -601,7 +602,8 @@ class Shim:
             self._close_pipe(self.pipe)
         self._check_cap(self.cap.settle)
         if self.order["checkpoint_dir"] is not None:
-            checkpoint_dir.remove_if_empty(self.order["checkpoint_dir"], self.order["checkpoint_parent"], self.account)
+            parent = self.order.get("checkpoint_parent")
+            checkpoint_dir.remove_if_empty(self.order["checkpoint_dir"], parent, self.account)
 
     def _check_cap(self, check: Callable[[], float]) -> float:
         """Bound the log of an attempt that ends. Returns how soon to look again, in seconds."""
