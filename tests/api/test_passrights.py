@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import logging
 import os
 import socket
 import struct
+import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from rota.api.house import House
 from rota.api.link_transport import LinkTransport
 from rota.api.passrights import SO_PASSRIGHTS, Closers, Link, Listener, refuse_descriptors
 from rota.api.serve import listen, listen_unix
-from tests.api.test_accept import LOOPS, REQUEST, Place, answered, has_news, teller
+from tests.api.test_accept import GREEDY, LOOPS, MODEST, REQUEST, Place, answered, has_news, teller
 from tests.app.house import PATIENCE_S
 
 LINGER_S = 300
@@ -240,7 +242,7 @@ def test_what_lingers_is_closed_without_its_time(tmp_path: Path, depth: int, lis
                 other.close()
                 ours.close()
                 ours = outer
-            closers.close(ours.detach())
+            closers.close(ours.detach(), os.geteuid())
         give_up = time.monotonic() + PATIENCE_S
         while closers.count and time.monotonic() < give_up:
             time.sleep(0.01)
@@ -272,6 +274,94 @@ def test_while_too_many_wait_for_their_close_no_more_are_accepted(
         assert answered(late) == b"HTTP/1.1 200 OK"
 
     teller(shared, tmp_path / "s", Listener)(story)
+
+
+@contextmanager
+def ends(count: int) -> Iterator[tuple[list[int], list[socket.socket]]]:
+    """Descriptors to close, and the other ends, which see when nobody has them any more."""
+    with ExitStack() as stack:
+        pairs = [socket.socketpair() for _ in range(count)]
+        for _, theirs in pairs:
+            stack.enter_context(theirs).settimeout(PATIENCE_S)
+        yield [ours.detach() for ours, _ in pairs], [theirs for _, theirs in pairs]
+
+
+def settle(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_processes_that_do_not_end_hold_up_their_account_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As files of FUSE keep them, whose daemon does not answer."""
+    hold = Closers._hold
+    stuck: list[tuple[int, subprocess.Popen[bytes]]] = []
+
+    def hold_for_long(numbers: Sequence[int]) -> Any:
+        if set(numbers) & greedy:
+            argv = ["sleep", "1000"]
+            stuck.append((len(numbers), subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=numbers)))
+            return stuck[-1][1]
+        return hold(numbers)
+
+    monkeypatch.setattr(Closers, "_hold", staticmethod(hold_for_long))
+    closers = Closers(most=32, most_holders=2)  # and a third process for 4 connections
+    with ends(6) as (numbers, _), ends(1) as ((other,), (theirs,)):
+        greedy = set(numbers)
+        try:
+            for count, number in enumerate(numbers[:2], start=1):
+                closers.close(number, GREEDY)
+                settle(lambda count=count: len(stuck) == count)  # type: ignore[misc]
+            settle(lambda: closers.count == 0)
+            for number in numbers[2:5]:
+                closers.close(number, GREEDY)
+            closers.close(other, MODEST)
+            assert theirs.recv(1) == b"", "it is closed"
+            settle(lambda: closers.count == 3)
+            assert len(stuck) == 2 and not closers.is_full()
+            closers.close(numbers[5], GREEDY)
+            settle(lambda: closers.count == 0)
+            assert [count for count, _ in stuck] == [1, 1, 4]
+        finally:
+            for _, process in stuck:
+                process.kill()
+                process.communicate()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EAGAIN, "no process"), MemoryError(), FileNotFoundError("cat")], ids=repr
+)
+def test_where_no_process_can_be_started_it_is_tried_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """To close it here would take the time that it lingers."""
+    hold, tries = Closers._hold, []
+
+    def hold_later(numbers: Sequence[int]) -> Any:
+        tries.append(tuple(numbers))
+        if len(tries) < 3:
+            raise error
+        return hold(numbers)
+
+    monkeypatch.setattr(Closers, "_hold", staticmethod(hold_later))
+    closers = Closers()
+    with ends(1) as ((number,), (theirs,)):
+        closers.close(number, GREEDY)
+        assert theirs.recv(1) == b""
+        settle(lambda: closers.count == 0)
+    assert tries == [(number,)] * 3
+
+
+def test_where_none_can_be_started_for_long_it_is_closed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hold_never(numbers: Sequence[int]) -> Any:
+        raise FileNotFoundError("cat")
+
+    monkeypatch.setattr(Closers, "_hold", staticmethod(hold_never))
+    monkeypatch.setattr(passrights, "GIVE_UP_S", 0.0)
+    closers = Closers()
+    with ends(1) as ((number,), (theirs,)):
+        closers.close(number, GREEDY)
+        assert theirs.recv(1) == b""
+        settle(lambda: closers.count == 0)
 
 
 def test_a_server_ends_while_connections_with_descriptors_were_not_accepted(tmp_path: Path, shared: House) -> None:

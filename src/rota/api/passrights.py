@@ -21,17 +21,19 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from queue import SimpleQueue
+
+from rota.api.connections import bounds_here
 
 log = logging.getLogger(__name__)
 
 SO_PASSRIGHTS = 83  # asm-generic/socket.h, since Linux 6.16; the socket module does not know it yet
 READ = 64 << 10  # bytes
 MOST_READS = 64  # of what waits in a connection that is closed, in the event loop
-MOST_UNCLOSED = 64  # connections with passed descriptors; with more no new ones are accepted
-MOST_HOLDERS = 8  # processes that close them and have not ended
-AT_ONCE = 64  # connections of one of them
+MOST_HOLDERS = 8  # processes that close connections of one account and have not ended; then one more for MANY
+MANY = 1024  # connections that one of them closes, at most
+MOST_HOLDERS_OF_ALL = 256
 ASK_EVERY_S = 0.1
+GIVE_UP_S = 60.0  # that no such process can be started
 SAY_EVERY_S = 60.0
 
 
@@ -55,22 +57,28 @@ class DescriptorPassed(OSError):
 
 class Closers:
     """Closes connections in which descriptors wait, by the end of a process that has them too: a socket does not linger
-    then, and no descriptor is received. Use it on one thread alone."""
+    then, and no descriptor is received. A file of FUSE can keep such a process from ending, and whoever passed one has
+    the rest of their own account's connections wait for it, not those of others. Use it on one thread alone."""
 
-    def __init__(self, most: int = MOST_UNCLOSED, most_holders: int = MOST_HOLDERS) -> None:
-        self._most, self._most_holders = most, most_holders
-        self._numbers: SimpleQueue[int] = SimpleQueue()
-        self._lock = threading.Lock()
+    def __init__(self, most: int | None = None, most_holders: int = MOST_HOLDERS) -> None:
+        self._most = bounds_here().connections // 8 if most is None else most  # those that wait take no other's place
+        self._many = max(1, min(MANY, self._most // 8))
+        self._most_holders = most_holders
+        self._waiting: dict[int, list[int]] = {}  # account -> descriptors; who had a turn goes last
+        self._news = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._holders: dict[int, list[subprocess.Popen[bytes]]] = {}  # account -> those that have not ended
+        self._failing_since: float | None = None  # that no holder can be started
         self.count = 0  # connections that are not closed yet
         self._said_at = -SAY_EVERY_S
 
-    def close(self, number: int) -> None:
-        """Close this descriptor in a thread."""
-        with self._lock:
+    def close(self, number: int, uid: int) -> None:
+        """Close this descriptor, of a connection of this account, in a thread."""
+        with self._news:
             self.count += 1
-        self._numbers.put(number)
-        if self._thread is None:
+            self._waiting.setdefault(uid, []).append(number)
+            self._news.notify()
+        if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(target=self._close_all, name="rota-close", daemon=True)
             with contextlib.suppress(RuntimeError):  # no thread can be had now: the next close asks for one again
                 thread.start()
@@ -81,42 +89,81 @@ class Closers:
 
     def close_passed(self, link: socket.socket) -> None:
         """Close a connection in which descriptors wait."""
+        pid, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         now = time.monotonic()
         if now - self._said_at >= SAY_EVERY_S:
             self._said_at = now
-            pid, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             log.warning("user id %s (process %s) passed descriptors over the unix socket; it was hung up on", uid, pid)
-        self.close(link.detach())
+        self.close(link.detach(), uid)
 
     def _close_all(self) -> None:
-        holders: list[subprocess.Popen[bytes]] = []  # those that have not ended: a file of FUSE can hold one up
         while True:
-            numbers = [self._numbers.get()]
-            while len(numbers) < AT_ONCE and not self._numbers.empty():
-                numbers.append(self._numbers.get())
-            while len(holders := [each for each in holders if each.poll() is None]) >= self._most_holders:
+            try:
+                self._close_some()
+            except Exception:
+                # Whatever it was (no memory, say): nobody else closes what waits, and at last none would be accepted.
+                log.exception("connections with passed descriptors could not be closed; trying again")
                 time.sleep(ASK_EVERY_S)
+
+    def _close_some(self) -> None:
+        with self._news:
+            self._news.wait_for(lambda: self._waiting)
+            uid, numbers = self._take()
+        if not numbers:
+            time.sleep(ASK_EVERY_S)
+            return
+        holder = None
+        try:
             holder = self._hold(numbers)
+            self._holders.setdefault(uid, []).append(holder)
+            self._failing_since = None
+        except Exception as error:  # noqa: BLE001 - as above; it is logged, and the connections are not lost
+            if self._may_try_again(error):
+                with self._news:
+                    self._waiting[uid] = [*numbers, *self._waiting.get(uid, ())]
+                time.sleep(ASK_EVERY_S)
+                return
+        try:
             for number in numbers:
                 os.close(number)  # not the last descriptor of it where there is a holder, and so done at once
-            if holder is not None:
-                assert holder.stdin is not None
-                holder.stdin.close()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    holder.wait(ASK_EVERY_S)
-                holders.append(holder)
-            with self._lock:
+        finally:
+            with self._news:
                 self.count -= len(numbers)
+        if holder is not None:
+            assert holder.stdin is not None
+            holder.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                holder.wait(ASK_EVERY_S)
+
+    def _take(self) -> tuple[int, list[int]]:
+        """Return the account whose turn it is, with some of its descriptors; none where all have to wait. An account
+        whose holders do not end has one more of them for MANY connections at a time."""
+        alive = {uid: [each for each in of_one if each.poll() is None] for uid, of_one in self._holders.items()}
+        self._holders = {uid: of_one for uid, of_one in alive.items() if of_one}
+        if sum(map(len, self._holders.values())) < MOST_HOLDERS_OF_ALL:
+            for uid, waiting in self._waiting.items():
+                if len(self._holders.get(uid, ())) < self._most_holders or len(waiting) >= self._many:
+                    del self._waiting[uid]
+                    if rest := waiting[self._many :]:
+                        self._waiting[uid] = rest
+                    return uid, waiting[: self._many]
+        return -1, []
+
+    def _may_try_again(self, error: Exception) -> bool:
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+            log.warning("no process can be started that closes connections with passed descriptors: %r", error)
+        if now - self._failing_since < GIVE_UP_S:
+            return True
+        log.warning("connections with passed descriptors are closed here, which may take long: %r", error)
+        return False
 
     @staticmethod
-    def _hold(numbers: Sequence[int]) -> subprocess.Popen[bytes] | None:
-        """Start a process that has these descriptors until its standard input is closed; None = there can be none."""
+    def _hold(numbers: Sequence[int]) -> subprocess.Popen[bytes]:
+        """Start a process that has these descriptors until its standard input is closed."""
         nothing = subprocess.DEVNULL
-        try:
-            return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, pass_fds=numbers)
-        except OSError as error:
-            log.warning("connections with passed descriptors are closed here, which may take long: %s", error)
-            return None
+        return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, pass_fds=numbers)
 
 
 class Listener(socket.socket):
@@ -145,7 +192,7 @@ class Listener(socket.socket):
     def close(self) -> None:
         """Close in a thread: descriptors may wait in connections that were not accepted."""
         if self.fileno() >= 0:
-            self.closers.close(self.detach())
+            self.closers.close(self.detach(), os.geteuid())
 
 
 def _is_refused(link: socket.socket) -> bool:
