@@ -50,8 +50,9 @@ def hold() -> Iterator[Hold]:
         made.append(subprocess.Popen(argv, cwd="/", stdout=subprocess.PIPE))
         assert made[-1].stdout is not None
         assert made[-1].stdout.readline() == b"ready\n"
-        # it has nothing else to wait for
-        until(lambda: (procs.fields(made[-1].pid) or [b""])[0] == b"S", "it is in the call")
+        # It waits for its socket inside the call alone, and has the lock there; it may sleep before for other reasons.
+        wchan = Path(f"/proc/{made[-1].pid}/wchan")
+        until(lambda: "unix_stream" in wchan.read_text(), "it is in the call")
         return made[-1]
 
     yield begin
