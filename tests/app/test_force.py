@@ -171,7 +171,7 @@ def test_a_stuck_run_is_named_given_up_and_stays_so(build: Build, hold: Hold) ->
     holder = hold(pid, 1)
 
     house.do(Cancel(run_id, grace_s=0.0), ANN)
-    until(lambda: stuck.waits_for_pipe(pid), "it waits in its exit")
+    until(lambda: stuck.waits_for_output(pid), "it waits in its exit")
     waiting = house.submit(("/bin/sleep", "100000"), 2, BOB)
     told = until(lambda: [one.text for one in house.rota.explain(run_id).reasons if one.code == "stalled"], "named")
     assert f"process {pid} (sleep)" in told[0] and "does not end after SIGKILL: it waits in the kernel (" in told[0]
@@ -227,10 +227,10 @@ def test_a_supervisor_that_waits_for_the_lock_of_the_output_is_seen(hold: Hold, 
     pump = PipePump(LogFile(log, 0))
     task = os.dup(pump.output)
     pump.start()
-    assert not stuck.waits_for_pipe(os.getpid())
+    assert not stuck.waits_for_output(os.getpid())
     holder = hold(os.getpid(), task)
     pump.finish()
-    until(lambda: stuck.waits_for_pipe(os.getpid()), "the thread waits for the lock")
+    until(lambda: stuck.waits_for_output(os.getpid()), "the thread waits for the lock")
     assert not pump.is_over(0.01)
     holder.kill()
     assert pump.is_over(60)

@@ -20,8 +20,8 @@ ALL, SEARCH, NONE = 7, 1, 0
 NO_ID = 0xFFFFFFFF
 
 
-def make(path: str, parent: str | None, account: Account | None) -> None:
-    """It is kept from attempt to attempt, so it may be there; it belongs to whoever runs the command."""
+def make(path: str, parent: str | None, account: Account | None) -> bool:
+    """Return whether it was not there: it is kept from attempt to attempt. It belongs to whoever runs the command."""
     is_other = account is not None and account.foreign
     if parent is not None:
         _make(parent)
@@ -32,6 +32,7 @@ def make(path: str, parent: str | None, account: Account | None) -> None:
     if is_other and (is_new or (parent is not None and os.lstat(path).st_uid == os.geteuid())):
         assert account is not None
         os.chown(path, account.uid, account.gid)  # also where whoever made it ended before it was given away
+    return is_new
 
 
 def remove_if_empty(path: str, parent: str | None, account: Account | None) -> None:

@@ -8,10 +8,10 @@ still has the other end (ADR 11). One thread reads, beside the shim's main threa
 
 from __future__ import annotations
 
-import _thread  # threading itself would be one more import in every shim
-import errno
 import os
 import select
+
+from rota.adapters.backends import aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,18 +27,14 @@ class PipePump:
         self._log = log
         self._source, self.output = os.pipe()  # `output` is for the tasks
         self._enough, self._finish = os.pipe()
-        self._ended = _thread.allocate_lock()
-        self._ended.acquire()
+        self._ended = aside.gate()
         self._started = False
         os.set_blocking(self._source, False)
 
     def start(self) -> None:
-        """Begin to copy. Call it when all tasks are forked: the child of a process with threads is a delicate one."""
+        """Begin to copy. Call it when all tasks are forked."""
         self._close_output()
-        try:
-            _thread.start_new_thread(self._run, ())
-        except RuntimeError as error:  # the limit on processes, as fork would say it
-            raise OSError(errno.EAGAIN, str(error)) from None
+        aside.start(self._run)
         self._started = True
 
     def finish(self) -> None:

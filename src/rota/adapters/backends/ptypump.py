@@ -3,20 +3,20 @@
 A thread beside the shim's main one, only in attempts that asked for a terminal. Clients connect to the socket `tty`
 in the attempt's directory. To them flows the raw output, beginning with the newest part of the log; from them come
 frames: a letter, two bytes of length, a payload. `d` is typed text, `w` a window size (rows, columns). A client that
-does not read is dropped.
+does not read is dropped. Whatever is done with the master, its close too, is done in that thread: a process outside the
+attempt that has the other end can hold locks for which it waits without end.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import select
 import socket
 import struct
 import termios
-import threading
 
+from rota.adapters.backends import aside
 from rota.adapters.backends.logfile import LogFile
 from rota.adapters.files import open_regular
 
@@ -44,35 +44,36 @@ class PtyPump:
         self._clients: dict[int, Client] = {}
         self._server = socket.socket(socket.AF_UNIX)
         self._enough, self._finish = os.pipe()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._ended, self._closed = aside.gate(), aside.gate()
+        self.started = False
         try:
             self._listen()
             os.set_blocking(master, False)
-            self._start()
         except OSError:  # the supervisor goes on to other attempts
             self._server.close()
             os.close(self._enough)
             os.close(self._finish)
             raise
 
-    def close(self) -> None:
-        """Copy what is left of the output, then leave."""
-        os.close(self._finish)
-        self._thread.join()
-        self._log.say_lost()
-        for client in list(self._clients.values()):
-            client.connection.close()
-        self._server.close()
-        os.unlink(f"{self._directory}/{SOCKET}")
-        os.close(self._enough)
-        os.close(self._master)
+    def start(self) -> None:
+        """Begin to copy and to serve. Call it when all tasks are forked."""
+        aside.start(self._run)
+        self.started = True
 
-    def _start(self) -> None:
-        try:
-            self._thread.start()
-        except RuntimeError as error:  # the limit on processes, as fork would say it
-            os.unlink(f"{self._directory}/{SOCKET}")
-            raise OSError(errno.EAGAIN, str(error)) from None
+    def finish(self) -> None:
+        """Have what is left of the output copied, and nobody else let in. No task lives any more."""
+        os.unlink(f"{self._directory}/{SOCKET}")
+        os.close(self._finish)
+        if not self.started:  # no task was let go, so nothing was printed
+            self._ended.release()
+
+    def is_over(self, within_s: float) -> bool:
+        """Wait for that."""
+        return self._ended.acquire(timeout=within_s)
+
+    def is_closed(self, within_s: float) -> bool:
+        """Wait for the close of the master, which comes after that. Only where it was started."""
+        return self._closed.acquire(timeout=within_s)
 
     def _listen(self) -> None:
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -84,6 +85,14 @@ class PtyPump:
         self._server.setblocking(False)
 
     def _run(self) -> None:
+        try:
+            self._serve_all()
+        finally:
+            self._ended.release()
+        os.close(self._master)
+        self._closed.release()
+
+    def _serve_all(self) -> None:
         over = False
         while not over:
             ready = self._poll()
@@ -99,6 +108,11 @@ class PtyPump:
             for fd in list(self._clients):
                 if fd in ready or over:
                     self._serve(self._clients[fd])
+        self._log.say_lost()
+        for client in list(self._clients.values()):
+            client.connection.close()
+        self._server.close()
+        os.close(self._enough)
 
     def _poll(self) -> set[int]:
         poll = select.poll()

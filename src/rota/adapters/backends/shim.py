@@ -1,5 +1,10 @@
 """The shim: the small process above one attempt, which claims it, runs it, ends it and records the end.
 
+What a job controls may not answer: a directory, a pipe or a terminal, whose locks its account can hold. The shim
+touches these in a thread beside its main one (see aside), and waits PIPE_S for it. Then it notes what it waited for,
+records the end without it, and retires: its exit closes the rest, and it carries no other attempt while a thread of it
+still waits.
+
 It needs nobody: the server may die, restart or never come back, and the attempt still runs to a recorded end. All it
 is told comes in the order and in the file `stop`; all it has to say is in its files (see records). Between its first
 act, the claim, and its last, the exit record, it holds the lock; if it dies in between, the lock is free without an
@@ -24,6 +29,7 @@ import select
 import signal
 
 from rota.adapters.backends import checkpoint_dir, confine, defunct, heard, procs, records, stuck, task, tracers
+from rota.adapters.backends.aside import Aside
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.logfile import LogFile
@@ -50,8 +56,14 @@ SHORT_MESSAGE = 500  # characters; any of them fit into a spare record
 RECORD_RETRY_S = 600.0
 KILL_AGAIN_S = 0.05
 DEFUNCT_S = 2.0  # that nothing but defunct processes must be left; tracers, which can be ended, are looked for before
-PIPE_S = 20.0  # that the rest of the output is waited for where a process outside holds the lock of its pipe
+PIPE_S = 20.0  # that is waited, at a start or an end, for what processes outside can hold: pipe, terminal, directory
+# Supervisors that have recorded an end and still wait. Each takes some MB, so where there are more an attempt lives on
+# until the wait is over, or an admin forces the end.
+MAX_LEFT_BEHIND = 64
+COUNT_AGAIN_S = 10.0
 MAX_FAILED = 20  # notes of what could not be done
+# What is waited for so, in words.
+PIPE, TERMINAL, CHECKPOINTS = "the pipe of its output", "its terminal", "its checkpoint directory"
 REAP_MOST = 256  # a job can make dead children faster than they are collected: the clock must be looked at as well
 
 
@@ -121,7 +133,12 @@ class Shim:
             None  # all that is left, and how many ended before
         )
         self.over_at = FAR  # by time_awake: when nothing else has been left for long enough
-        self.over = False  # only ended processes are left, which a process outside has to reap
+        # It retires: only ended processes are left, which a process outside has to reap, or a thread of its waits for
+        # what a process outside holds.
+        self.over = False
+        self.give_up_at = FAR  # by time_awake: when that is waited for no longer
+        self.has_checkpoint_dir = False
+        self.was_through = False
         self.strays: list[int] = []  # processes of it that are not below us, at the last look
         self.failed: set[str] = set()  # what could not be done, as noted
 
@@ -143,6 +160,7 @@ class Shim:
         else:
             self._wait()
         self._extinguish()
+        self._let_go()
         if groups.oom is not None:
             self.oom = groups.oom.end()
             self.left_over = groups.oom.left_over()
@@ -154,9 +172,13 @@ class Shim:
     # -- begin
 
     def _make_checkpoint_dir(self) -> None:
-        if self.order["checkpoint_dir"] is not None:
-            # no parent in the order of an earlier version's server
-            checkpoint_dir.make(self.order["checkpoint_dir"], self.order.get("checkpoint_parent"), self.account)
+        # no parent in the order of an earlier version's server
+        path, parent = self.order["checkpoint_dir"], self.order.get("checkpoint_parent")
+        if path is not None:
+            self.give_up_at = procs.time_awake() + PIPE_S
+            if self._apart(lambda: checkpoint_dir.make(path, parent, self.account)) is None:
+                raise records.Shortage(f"{CHECKPOINTS} does not answer: a process of its account holds its lock")
+            self.has_checkpoint_dir = True
 
     def _launch_spawned(self) -> None:
         self._make_checkpoint_dir()
@@ -190,8 +212,13 @@ class Shim:
                     task.begin(self.order, rank, account, fds, groups)
                 self.tasks[pid] = rank
             self.leaders = list(self.tasks)
+            if slave >= 0:
+                os.close(slave)  # before the command runs, which could hold what a close waits for
+                slave = -1
             if self.pipe is not None:
                 self.pipe.start()
+            if self.pump is not None:
+                self.pump.start()
             tick = procs.boottime()
             self._publish_pid(tick)
             self._read_stop()
@@ -596,14 +623,53 @@ class Shim:
                 kill_at = self._kill_all()
             signal.sigtimedwait((signal.SIGCHLD,), 0.0 if self.unreaped else pause)
             pause = min(pause * 2, 0.1)
+
+    def _let_go(self) -> None:
+        """Take the last of what the tasks had, as far as it answers: their output and the checkpoint directory."""
+        self.give_up_at = procs.time_awake() + PIPE_S
         if self.pump is not None:
-            self.pump.close()
+            self.pump.finish()
+            self._await(self.pump.is_over, TERMINAL, stuck.waits_for_output)
         if self.pipe is not None:
             self._close_pipe(self.pipe)
         self._check_cap(self.cap.settle)
-        if self.order["checkpoint_dir"] is not None:
-            parent = self.order.get("checkpoint_parent")
-            checkpoint_dir.remove_if_empty(self.order["checkpoint_dir"], parent, self.account)
+        if self.has_checkpoint_dir:
+            try:
+                self.was_through = bool(self._apart(self._leave_checkpoint_dir))
+            except OSError as error:
+                self._note_failed("look at its checkpoint directory", error)
+        if self.pump is not None and not self.over:
+            self._close_terminal(self.pump)
+
+    def _leave_checkpoint_dir(self) -> bool:
+        """Remove it if nothing lies in it, before the next attempt looks for it. Return whether the run says that it
+        was through: one that leaves with 0 when stopped has most likely saved and wants to go on, unless it says
+        otherwise."""
+        path = self.order["checkpoint_dir"]
+        was_through = self.cause in ("preempted", "time_limit") and os.path.lexists(f"{path}/{FINISHED}")
+        checkpoint_dir.remove_if_empty(path, self.order.get("checkpoint_parent"), self.account)
+        return was_through
+
+    def _apart(self, act: Callable[[], bool]) -> bool | None:
+        """Do something with the checkpoint directory, whose lock and whose parent's the account can hold; None: it was
+        left behind. A job of our own account could end us as well."""
+        if self.account is None or not self.account.foreign:
+            return act()
+        aside = Aside(act)
+        return aside.result() if self._await(aside.is_over, CHECKPOINTS, stuck.waits) else None
+
+    def _await(self, is_over: Callable[[float], bool], what: str, waits: Callable[[int], object]) -> bool:
+        """Wait for a thread. False: it is left behind where it `waits`, and we retire."""
+        while not is_over(tracers.AFTER_S):
+            if procs.time_awake() < self.give_up_at or not waits(os.getpid()):
+                continue
+            functions = ", ".join(filter(None, stuck.waits(os.getpid())))
+            if stuck.supervisors() <= MAX_LEFT_BEHIND:
+                self.over = True
+                self._note(f"{what} does not answer, as a process outside holds it: left behind ({functions})")
+                return False
+            self.give_up_at = procs.time_awake() + COUNT_AGAIN_S
+        return True
 
     def _check_cap(self, check: Callable[[], float]) -> float:
         """Bound the log of an attempt that ends. Returns how soon to look again, in seconds."""
@@ -615,13 +681,16 @@ class Shim:
 
     def _close_pipe(self, pipe: PipePump) -> None:
         pipe.finish()
-        give_up = procs.time_awake() + PIPE_S
-        while not pipe.is_over(tracers.AFTER_S):
-            if procs.time_awake() > give_up and stuck.waits_for_pipe(os.getpid()):  # we record the end, and retire
-                self.over = True
-                self._note("a process outside holds the lock of its output pipe: the last output may be missing")
-                return
-        pipe.close()
+        if self._await(pipe.is_over, PIPE, stuck.waits_for_output):
+            pipe.close()
+
+    def _close_terminal(self, pump: PtyPump) -> None:
+        """Nothing needs the end of that, so that it is left behind as soon as it is seen to wait."""
+        self.give_up_at = 0.0
+        if pump.started:
+            self._await(pump.is_closed, TERMINAL, stuck.waits)
+        else:
+            self.over = True  # no thread could be had for it: our exit closes it
 
     def _remove_groups(self) -> None:
         devices = self.house.bounds.found.devices
@@ -659,7 +728,7 @@ class Shim:
         died = self.ending[0] in (signum, (code or 0) - 128)  # or a shell above it says so
         lost = self.unheeded or (self.unsaved if died else "")
         self._read_refusals()
-        if cause in ("preempted", "time_limit") and self.failure is None and self._was_through():
+        if self.was_through and self.failure is None:
             cause = "exited"
         elif cause != "exited":
             message = lost
@@ -686,11 +755,6 @@ class Shim:
             "shortage": self.short and cause == "lost",
             "boot_id": self.house.boot_id,
         }
-
-    def _was_through(self) -> bool:
-        """Whoever leaves with 0 when stopped has most likely saved and wants to go on; unless it says otherwise."""
-        where = self.order["checkpoint_dir"]
-        return where is not None and os.path.lexists(f"{where}/{FINISHED}")
 
     def _nudge(self) -> None:
         try:

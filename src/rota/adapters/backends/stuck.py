@@ -9,6 +9,8 @@ Imported by shims: cheap standard modules only.
 
 from __future__ import annotations
 
+import os
+
 from rota.adapters.backends import procs, tracers
 
 TYPE_CHECKING = False
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 AFTER_S = 5.0  # a driver may take some seconds to take memory back from a killed process
 MAX_NAMED = 8  # processes of an attempt
 MAX_THREADS = 256  # of a process, that are looked at
+# In the names of functions that wait for a lock of a pipe or FIFO, or of a terminal.
+OUTPUT = ("pipe", "fifo", "tty", "pty")
 
 
 def described(pids: Iterable[int]) -> dict[int, str]:
@@ -28,8 +32,7 @@ def described(pids: Iterable[int]) -> dict[int, str]:
         if stat is None or procs.start_time(pid) is None:
             continue
         where = waits(pid)
-        named = f" ({where[0]})" if where and where[0] else ""
-        state = f"it waits in the kernel{named}" if where else f"its state is {stat[0].decode()}"
+        state = f"it waits in the kernel{_named(where)}" if where else f"its state is {stat[0].decode()}"
         found[pid] = f"{tracers.described(pid)} does not end after SIGKILL: {state}"
         if len(found) == MAX_NAMED:
             break
@@ -39,17 +42,34 @@ def described(pids: Iterable[int]) -> dict[int, str]:
 def waits(pid: int) -> list[str]:
     """Return the kernel functions in which threads of this process wait where no signal reaches them; "" for a thread
     of which the kernel does not name it."""
-    found = []
-    for each in procs.threads(pid)[:MAX_THREADS]:
-        stat = procs.fields(f"{pid}/task/{each}")
-        if stat is not None and stat[0] == b"D":
-            found.append(_function(f"/proc/{pid}/task/{each}/wchan"))
-    return found
+    return [_function(f"/proc/{pid}/task/{each}/wchan") for each in _waiting(pid)]
 
 
-def waits_for_pipe(pid: int) -> bool:
-    """Tell whether a thread of this process waits for the lock of a pipe, which another process holds."""
-    return any("pipe" in each or "fifo" in each for each in waits(pid))
+def waits_for_output(pid: int) -> bool:
+    """Tell whether a thread of this process waits for a lock of a pipe or of a terminal, which another process holds,
+    and not for the disk of the log."""
+    return any(not each or any(word in each for word in OUTPUT) for each in waits(pid))
+
+
+def supervisors() -> int:
+    """Return how many supervisors of this account wait in the kernel, those among them that have ended but for that."""
+    own = os.geteuid()
+    return sum(1 for pid in procs.all_pids() if _is_supervisor(pid) and procs.uid_of(pid) == own and _waiting(pid))
+
+
+def _is_supervisor(pid: int) -> bool:
+    seen = procs.name_and_parent(pid)
+    return seen is not None and seen[0] == b"rota-shim"
+
+
+def _waiting(pid: int) -> list[str]:
+    threads = procs.threads(pid)[:MAX_THREADS]
+    return [each for each in threads if (stat := procs.fields(f"{pid}/task/{each}")) is not None and stat[0] == b"D"]
+
+
+def _named(functions: Iterable[str]) -> str:
+    named = next(filter(None, functions), "")
+    return f" ({named})" if named else ""
 
 
 def _function(path: str) -> str:
