@@ -1,4 +1,5 @@
-"""An end is recorded within a bound though what the job controlled does not answer."""
+"""An end is recorded within a bound though what the job controlled does not answer, and a supervisor that hangs is
+named."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rota.adapters.backends import procs, records, stuck, terminal
+from rota.adapters.backends import local, procs, records, stuck, terminal
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import LaunchOrder, Live, StopOrder
 from rota.core.run import Cause
@@ -117,6 +118,13 @@ def place(call: str, pipe_s: float = 0.1, most_left: int = 1000) -> Iterator[Pla
             here.backend.close()
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server names what hangs sooner than usual."""
+    monkeypatch.setattr(local, "SUPERVISORS_LOOK_S", 0.05)
+    monkeypatch.setattr(stuck, "AFTER_S", 0.2)
+
+
 def up(here: Place, order: LaunchOrder) -> None:
     wait_for(lambda: b"up" in here.backend.read_log(order.attempt_id, 0, 100).content, "its first word")
 
@@ -214,10 +222,51 @@ def test_a_start_for_which_the_checkpoint_directory_does_not_answer_is_tried_aga
         assert here.rig.end_of(here.reports, again).ok
 
 
-def test_more_supervisors_than_that_are_not_left_behind() -> None:
+def test_more_supervisors_than_that_are_not_left_behind(soon: None) -> None:
     with place("close", most_left=0) as here:
         order, shim = end_with_a_close(here)
-        wait_for(lambda: stuck.waits(shim), "it waits")
+        told = wait_for(lambda: here.backend.stalled_by(order.attempt_id), "it is named")
+        assert f"its supervisor, process {shim}, waits in the kernel" in told
         assert isinstance(here.backend.observe(order.attempt_id), Live)
         here.let_go()
         assert here.rig.end_of(here.reports, order).ok
+
+
+@pytest.mark.parametrize("server", ["the same", "another"])
+def test_a_supervisor_that_hangs_is_named(soon: None, caplog: pytest.LogCaptureFixture, server: str) -> None:
+    with place("mkdir", pipe_s=1000.0) as here:
+        here.run()
+        here.hold()
+        order = here.launch_of_another_account()
+        shim = here.supervisor(order)
+        wait_for(lambda: stuck.waits(shim), "it waits")
+        if server == "another":
+            here.reopen()
+            here.backend.observe(order.attempt_id)  # as it does of each that is live on record
+        named = f"its supervisor, process {shim}, waits in the kernel ("
+        told = wait_for(lambda: here.backend.stalled_by(order.attempt_id), "it is named")
+        assert named in told and f"rota cancel --force {order.attempt_id.partition('-')[0]}" in told
+        wait_for(lambda: any(order.attempt_id in each and named in each for each in caplog.messages), "and logged")
+        here.let_go()
+        assert here.rig.end_of(here.reports, order).ok
+        assert here.backend.stalled_by(order.attempt_id) == ""
+
+
+def test_where_nothing_is_found_the_supervisor_is_named(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To say that something does not end, and nothing of what it is, helps nobody."""
+    order = rig.order("last for ever")
+    backend.launch(order)
+    rig.start_of(reports, order)
+    monkeypatch.setattr(stuck, "AFTER_S", 0.0)
+    monkeypatch.setattr(stuck, "described", lambda pids: {})
+    shim = (records.read(str(rig.path(order.attempt_id, "lock"))) or {})["shim"]
+    records.publish(
+        str(rig.root / "backend"),
+        str(rig.path(order.attempt_id, "stop").parent),
+        "stop",
+        records.dump({"cause": "cancelled", "signal": 9, "grace_s": 0.0}),
+    )
+    told = wait_for(lambda: backend.stalled_by(order.attempt_id), "what is known")
+    assert f"no process of it was found just now but its supervisor, process {shim}, whose state is" in told

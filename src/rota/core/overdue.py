@@ -52,8 +52,8 @@ def overdue(policy: Policy, run: Run, now: float, reservation: Reservation | Non
                 f"{_named(run)} was due to be killed {about(now - killed_at)} ago and has not died: its processes wait "
                 f"for a device, a file system or another process in the kernel (state D), or a process of another "
                 f"account traces them (state t), or their supervisor was stopped, or the machine was suspended; "
-                f"`rota explain {run.id}` and its log name them, and an admin who has looked at the machine gives the "
-                f"GPUs back with `rota cancel --force {run.id}`"
+                f"`rota explain {run.id}` says what can be seen of that, and an admin who has looked at the machine "
+                f"gives the GPUs back with `rota cancel --force {run.id}`"
             )
             return Overdue(run.id, run.user, killed_at, None, text)
         left = f"it is killed in {about(killed_at - now)} at the latest" if killed_at > now else "it is being killed"

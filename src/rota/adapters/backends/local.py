@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ LOOK_S = 0.05  # of each kind of waiting in `observe`: the one writer stands sti
 LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
 MAX_VAIN = 250
+SUPERVISORS_LOOK_S = 2.0  # between two looks whether supervisors wait in the kernel
 RETRY_S = 0.5  # after a look that failed, as for want of a descriptor
 
 
@@ -60,6 +61,10 @@ class _Attempt:
     continued: int = 0  # how often its supervisor was found to hear nothing when its end was overdue
     vain: int = 0  # looks that found it held, and by whom they could not tell
     sent_at: float = 0.0  # when its order was handed over, by the awake clock
+    claimant: tuple[int, int] | None = None  # pid and start time of its supervisor
+    # Threads of the supervisor that wait in the kernel: how often each had run, and since when that is so.
+    waits: dict[str, tuple[int, float]] = field(default_factory=dict)
+    hangs: bool = False  # one of them for so long that it was named
 
 
 class LocalBackend:
@@ -115,6 +120,8 @@ class LocalBackend:
         self._undertaker = ThreadPoolExecutor(2, "rota-undertaker")
         self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
         self._watcher.start()
+        watcher = self._watcher
+        watcher.post(lambda: watcher.later(SUPERVISORS_LOOK_S, self._look_at_supervisors))
 
     @property
     def group_name(self) -> str:
@@ -213,15 +220,23 @@ class LocalBackend:
         return ""
 
     def _stuck(self, name: str, shim: int | None) -> str:
-        """Name what is left of an attempt some seconds after a stop was to have killed it, or after its supervisor did
-        so by itself, at a time limit or at the end of its first process."""
+        """Name a supervisor that hangs, and what is left of an attempt some seconds after a stop was to have killed it,
+        or after its supervisor did so by itself, at a time limit or at the end of its first process."""
         directory = records.attempt_dir(self._root, name)
         where = f"{directory}/stop"
         grace_s: Any = (records.read(where) or {}).get("grace_s")
         stopped = records.is_number(grace_s) and time.time() >= os.stat(where).st_mtime + grace_s + stuck.AFTER_S
+        hangs = self._hanging(name, shim)
         if not stopped and not os.path.exists(f"{directory}/stuck"):
-            return ""
-        return "; ".join(stuck.described(claims.processes(self._root, name, shim)).values())
+            return hangs
+        found = [each for each in (hangs, *stuck.described(claims.processes(self._root, name, shim)).values()) if each]
+        return "; ".join(found) or stuck.unexplained(shim)
+
+    def _hanging(self, name: str, shim: int | None) -> str:
+        """Name a supervisor that has waited in the kernel for some seconds; "" = it has not, or it goes on."""
+        attempt = self._known.get(name)
+        functions = stuck.waits(shim) if shim is not None and attempt is not None and attempt.hangs else []
+        return stuck.supervisor(shim, functions, name.partition("-")[0]) if shim is not None and functions else ""
 
     def strays(self) -> Collection[str]:
         return [name for name in os.listdir(f"{self._root}/live") if is_attempt_id(name)]
@@ -514,6 +529,32 @@ class LocalBackend:
         log.warning("starts wait for processes of the launcher that are stopped again and again: killing %s", stopped)
         self._launcher.send(signal.SIGKILL, stopped)
         return True
+
+    def _look_at_supervisors(self) -> None:
+        """Find the supervisors that wait in the kernel and go on for no signal, and name each once in the log."""
+        assert self._watcher is not None
+        try:
+            with self._lock:
+                known = list(self._known.items())
+            for name, attempt in known:
+                self._look_at_supervisor(name, attempt)
+        finally:  # a look that fails (no descriptor is free) is repeated
+            self._watcher.later(SUPERVISORS_LOOK_S, self._look_at_supervisors)
+
+    def _look_at_supervisor(self, name: str, attempt: _Attempt) -> None:
+        if attempt.claimant is None:
+            attempt.claimant = claims.claimant(records.attempt_dir(self._root, name))
+        if attempt.claimant is None or procs.start_time(attempt.claimant[0]) != attempt.claimant[1]:
+            return
+        pid, now = attempt.claimant[0], procs.time_awake()
+        seen, before = stuck.steadily(pid), attempt.waits
+        attempt.waits = {
+            each: before[each] if each in before and before[each][0] == ran else (ran, now)
+            for each, ran in seen.items()
+        }
+        hung, attempt.hangs = attempt.hangs, any(now - at >= stuck.AFTER_S for _, at in attempt.waits.values())
+        if attempt.hangs and not hung:
+            log.warning("%s: %s", name, stuck.supervisor(pid, stuck.waits(pid), name.partition("-")[0]))
 
     # -- in the undertaker's threads
 

@@ -557,8 +557,7 @@ class Shim:
         if found and not self.stuck:
             self._record_stuck(found)
         self.stuck.update(found)
-        run_id = self.id.partition("-")[0]
-        admin = f"an admin gives the GPUs back with rota cancel --force {run_id}"
+        admin = stuck.freed_by(self.id.partition("-")[0])
         self._tell_each([f"{text}; {admin}" for text in stuck.described(found).values()])
 
     def _record_stuck(self, found: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Name the processes that do not end after SIGKILL, and what they wait for.
+"""Name the processes that do not end after SIGKILL, and the supervisors that hang, and what they wait for.
 
 A process that waits inside the kernel (state D) for a device, a file system or the lock of a pipe does not end before
 that wait is over, and what it waits for need not be seen from outside. So such processes are only named: an admin
@@ -39,10 +39,36 @@ def described(pids: Iterable[int]) -> dict[int, str]:
     return found
 
 
+def supervisor(pid: int, functions: Iterable[str], run_id: str) -> str:
+    """Say of a supervisor that threads of it wait in these kernel functions."""
+    return (
+        f"its supervisor, process {pid}, waits in the kernel{_named(functions)} for what does not answer; where a "
+        f"cancel does not end that, {freed_by(run_id)}"
+    )
+
+
+def unexplained(supervisor: int | None) -> str:
+    """Say what is known where nothing was found that does not end."""
+    if supervisor is None:
+        return "no process of it was found just now, and its end is not on record yet"
+    stat = procs.fields(supervisor)
+    state = stat[0].decode() if stat is not None else "not known"
+    return f"no process of it was found just now but its supervisor, process {supervisor}, whose state is {state}"
+
+
+def freed_by(run_id: str) -> str:
+    return f"an admin gives the GPUs back with rota cancel --force {run_id}"
+
+
 def waits(pid: int) -> list[str]:
     """Return the kernel functions in which threads of this process wait where no signal reaches them; "" for a thread
     of which the kernel does not name it."""
     return [_function(f"/proc/{pid}/task/{each}/wchan") for each in _waiting(pid)]
+
+
+def steadily(pid: int) -> dict[str, int]:
+    """Return the threads of this process that wait so, each with a number that changes when it has run since."""
+    return {each: _switches(f"/proc/{pid}/task/{each}/status") for each in _waiting(pid)}
 
 
 def waits_for_output(pid: int) -> bool:
@@ -70,6 +96,14 @@ def _waiting(pid: int) -> list[str]:
 def _named(functions: Iterable[str]) -> str:
     named = next(filter(None, functions), "")
     return f" ({named})" if named else ""
+
+
+def _switches(path: str) -> int:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return int((file.read(4096) or b"").partition(b"\nvoluntary_ctxt_switches:")[2].split(maxsplit=1)[0])
+    except (OSError, IndexError):  # there is no such thread any more
+        return -1
 
 
 def _function(path: str) -> str:
