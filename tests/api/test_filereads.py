@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
+from rota.api import filereads
 from rota.api.filereads import MAX_OF_ONE_RUN, FileReads
 from rota.api.follow import followers
 from rota.app.errors import NotFound, Unavailable
@@ -219,5 +221,119 @@ def test_one_persons_many_followers_of_a_stuck_run_leave_it_and_other_runs_reada
         assert list(await others) == ["there", "there"]
         assert await asyncio.gather(*slow) == [True] * 50
         assert not (files._lanes or files._people or files._shares or files._calls), "nothing is kept of what is over"
+
+    asyncio.run(read())
+
+
+def file_reads(monkeypatch: pytest.MonkeyPatch, **more: Any) -> FileReads:
+    monkeypatch.setattr(filereads, "REPLACED_AFTER_S", 0.05)
+    return FileReads("rota-files", of_one=3, of_account=4, **more)
+
+
+async def ends(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LATE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_an_account_that_holds_its_directories_keeps_no_thread_from_others(
+    stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read() -> None:
+        files = file_reads(monkeypatch, limit_s=LATE_S)
+        begun: list[int] = []
+
+        def hang(run: int) -> bool:
+            begun.append(run)
+            return stuck.wait(LATE_S)
+
+        callers = [f"caller {n}" for n in range(4)]
+        slow = [
+            asyncio.ensure_future(files.read(f"run {n}", partial(hang, n), caller, "mallory"))
+            for n in range(5)
+            for caller in callers
+        ]
+        others = (files.read(f"ann's {n}", lambda: "there", callers[0], "ann") for n in range(50))
+        assert await asyncio.wait_for(asyncio.gather(*others), LATE_S / 2) == ["there"] * 50
+        await ends(lambda: len(begun) == 4)
+        assert len(set(begun)) > 1, "one run leaves a thread to the account's others"
+        # clients that hang up give nothing back while the threads are stuck
+        for each in slow:
+            each.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        again = asyncio.ensure_future(files.read("run 9", lambda: "back", account="mallory"))
+        await asyncio.wait_for(files.read("ann's", lambda: "there", account="ann"), LATE_S)
+        assert not again.done() and len(begun) == 4
+        stuck.set()
+        assert await again == "back"
+        await ends(lambda: not files._accounts)
+        assert not (files._lanes or files._people or files._shares or files._calls), "nothing is kept of what is over"
+
+    asyncio.run(read())
+
+
+def test_several_accounts_together_keep_no_thread_from_others(
+    stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that do not return are replaced, a bounded number of them, and there are as many as before later."""
+
+    def threads() -> int:
+        return sum(each.name.startswith("rota-files") for each in threading.enumerate())
+
+    async def read() -> None:
+        files, before = file_reads(monkeypatch, threads=8, replaced=12, limit_s=LATE_S), threads()
+        begun: list[int] = []
+
+        def hang(account: int) -> bool:
+            begun.append(account)
+            return stuck.wait(LATE_S)
+
+        def attack(*accounts: int) -> list[asyncio.Future[bool]]:
+            return [
+                asyncio.ensure_future(
+                    files.read(f"{account}-{run}", partial(hang, account), account=f"account {account}")
+                )
+                for account in accounts
+                for run in range(5)
+            ]
+
+        slow = attack(1, 2, 3)
+        await ends(lambda: files._replaced == 12)
+        assert sorted(begun) == [1] * 4 + [2] * 4 + [3] * 4
+        there = [files.read(f"run {n}", lambda: "there", account="ann") for n in range(20)]
+        assert await asyncio.wait_for(asyncio.gather(*there), LATE_S / 2) == ["there"] * 20
+        # the bound: two accounts more have all threads that there are
+        slow += attack(4, 5)
+        await ends(lambda: len(begun) == 20)
+        waits = asyncio.ensure_future(files.read("run", lambda: "there", account="ann"))
+        assert not (await asyncio.wait({waits}, timeout=0.2))[0]
+        assert (files._replaced, threads() - before) == (12, 20)
+        stuck.set()
+        assert await asyncio.wait_for(waits, LATE_S) == "there"
+        assert await asyncio.gather(*slow) == [True] * 25
+        await ends(lambda: threads() - before <= 8)
+        assert (files._replaced, files._started) == (0, 8)
+        assert await asyncio.gather(*(files.read(f"{n}", partial(int, n)) for n in range(50))) == list(range(50))
+
+    asyncio.run(read())
+
+
+def test_who_reads_files_of_an_account_that_is_stuck_is_told_so_at_once(
+    stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Someone who reads many people's artifacts would wait for the whole limit at each of that account."""
+
+    async def read() -> None:
+        files = file_reads(monkeypatch, replaced=8, limit_s=SOON_S)
+        lost = (files.read(f"run {n}", lambda: stuck.wait(LATE_S), account="mallory") for n in range(4))
+        for each in await asyncio.gather(*lost, return_exceptions=True):
+            assert isinstance(each, Unavailable) and "within" in each.message
+        files._limit_s = SOON_S / 2
+        with pytest.raises(Unavailable, match="earlier"):
+            await files.read("run 9", lambda: "never read", account="mallory")
+        assert await files.read("run", lambda: "there", account="ann") == "there"
+        stuck.set()
+        await ends(lambda: not files._accounts)
+        assert await files.read("run 9", lambda: "there", account="mallory") == "there"
 
     asyncio.run(read())

@@ -17,7 +17,7 @@ from typing import Any
 
 from rota.api.answers import dumps
 from rota.api.bell import MAX_WATCHERS, Bell
-from rota.api.filereads import MAX_OF_ONE_RUN, FileReads
+from rota.api.filereads import MAX_OF_ONE_RUN, MAX_REPLACED, FileReads
 from rota.api.render.words import RUN_WORDS
 from rota.app.authz import Principal
 from rota.app.errors import Refused, Unavailable
@@ -30,8 +30,9 @@ POLL_S = 0.25  # of a log that somebody watches; its writer tells nobody
 BEAT_S = 15.0
 STUCK_S = 1.0  # how soon a follower whose read is stuck hears that the server stops
 STILL_HERE = b": still here\n\n"
-# Threads that one person's followers may read in. More than they may take for one run, so that a run whose log is stuck
-# leaves some to the person's other followers; and more than half of all threads stay for other people.
+# Threads that one person's followers, and those of one account's logs, may read in. More than for one run,
+# so that a run whose log is stuck leaves some to the others; and more than half of all threads stay for other people
+# and accounts.
 OF_ONE_PERSON = MAX_OF_ONE_RUN + 2
 PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})")
 
@@ -58,12 +59,20 @@ class Source:
     parts: Callable[[Run], int]
     # Made from events: reading it takes the processor and no file, and the bell rings for whatever is new in it.
     worded: bool = False
+    account: str = ""  # whose files are read
 
 
 def followers() -> FileReads:
     """Threads for reading what is followed, apart from those of single reads. A follower has one read under way at most
     and waits for it as long as it takes."""
-    return FileReads("rota-follow", of_person=OF_ONE_PERSON, calls=MAX_WATCHERS, limit_s=None)
+    return FileReads(
+        "rota-follow",
+        of_person=OF_ONE_PERSON,
+        of_account=OF_ONE_PERSON,
+        replaced=MAX_REPLACED,
+        calls=MAX_WATCHERS,
+        limit_s=None,
+    )
 
 
 def renderers() -> FileReads:
@@ -97,7 +106,11 @@ async def follow(
         kind, beat = "initial", time.monotonic()
         while not bell.closed:  # without a word of an end: whoever follows comes back to the next server
             rung.clear()
-            look = rendering.read(party, reader.look) if source.worded else files.read(run_id, reader.look, party)
+            look = (
+                rendering.read(party, reader.look)
+                if source.worded
+                else files.read(run_id, reader.look, party, source.account)
+            )
             looking = asyncio.ensure_future(look)
             try:
                 async for sign in _waiting(looking, bell):

@@ -9,7 +9,7 @@ from pathlib import Path
 from rota.api.bell import Bell
 from rota.api.bodies import Bodies
 from rota.api.connections import Connections, bounds_here
-from rota.api.filereads import FileReads
+from rota.api.filereads import MAX_OF_ONE_ACCOUNT, MAX_REPLACED, FileReads
 from rota.api.follow import followers, renderers
 from rota.api.forecasts import forecasters
 from rota.api.gate import Gate
@@ -51,7 +51,10 @@ class House:
     people: Buckets = field(default_factory=lambda: Buckets(CALLS_PER_S, CALLS_AT_ONCE))
     turns: Turns = field(default_factory=Turns)
     buffers: ReceiveBuffers = field(default_factory=ReceiveBuffers)
-    files: FileReads = field(default_factory=lambda: FileReads("rota-files"))
+    files: FileReads = field(
+        default_factory=lambda: _file_threads("rota-files")
+    )  # the server's own files, such as logs
+    job_dirs: FileReads = field(default_factory=lambda: _file_threads("rota-job-dirs"))  # those that jobs may hold
     looks: FileReads = field(default_factory=lookers)
     followed: FileReads = field(default_factory=followers)
     rendering: FileReads = field(default_factory=renderers)
@@ -89,3 +92,8 @@ class House:
 
     def may_see_secrets(self, who: Principal, run: Run) -> bool:
         return who.role is Role.ADMIN or run.user == who.owner
+
+
+def _file_threads(name: str) -> FileReads:
+    """One run gets a thread fewer than its account, so that a run whose files are stuck leaves one to the others."""
+    return FileReads(name, of_one=MAX_OF_ONE_ACCOUNT - 1, of_account=MAX_OF_ONE_ACCOUNT, replaced=MAX_REPLACED)

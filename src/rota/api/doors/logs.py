@@ -6,16 +6,19 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path as Directory
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Query, Request
 from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from rota.api.answers import Json
 from rota.api.depends import Caller, HouseDep, seen
 from rota.api.faults import faults
+from rota.api.filereads import account_of
 from rota.api.follow import Place, Source, follow
 from rota.api.house import House
 from rota.api.patient import Patient
@@ -83,10 +86,9 @@ async def logs(
     """The next piece begins at `next_offset`. No log yet is an empty one; one that cannot be
     read without waiting long is a 503."""
 
-    def read() -> tuple[Run, LogChunk]:
-        return seen(house, who, run_id), house.service.log(run_id, offset, min(limit, CAP), attempt)
-
-    run, chunk = await house.files.read(run_id, read)
+    run = await run_in_threadpool(seen, house, who, run_id)
+    read = partial(house.service.log, run_id, offset, min(limit, CAP), attempt)
+    chunk = await house.files.read(run_id, read, account=account_of(run))
     note = {} if run.spec.holder is None else {"note": ELSEWHERE}
     content = raw_page(chunk) if encoding == "base64" else page(chunk, run.state in ENDED)
     return Json({**content, **note})
@@ -103,12 +105,12 @@ def stream_logs(
 ) -> Response:
     """First the end of what is there, then what comes, over all further attempts, until the run has ended. Whoever
     comes back with `Last-Event-ID` gets what it missed."""
-    seen(house, who, run_id)
+    run = seen(house, who, run_id)
 
     def read(attempt: int, offset: int, limit: int) -> LogChunk:
         return house.service.log(run_id, offset, limit, attempt)
 
-    source = Source(lambda: house.service.run(run_id), read, lambda run: run.attempts_made)
+    source = Source(lambda: house.service.run(run_id), read, lambda run: run.attempts_made, account=account_of(run))
     return _stream(house, who, request, run_id, source, Place.read(last_event_id))
 
 
@@ -168,10 +170,18 @@ def _telling(house: House, who: Principal, run_id: str) -> Telling:
 async def artifacts(house: HouseDep, who: Caller, run_id: RunId) -> Json:
     """Logs of its attempts, what lies in its checkpoint directory, and its W&B directory. `path` is on the server's
     disk."""
-    return Json(await house.files.read(run_id, lambda: _artifacts(house, seen(house, who, run_id))))
+    run = await run_in_threadpool(seen, house, who, run_id)
+    written, wandb = await house.files.read(run_id, partial(_logged, house, run), account=account_of(run))
+    saved = Directory(house.service.checkpoints.of(run_id, run.spec.account).path)
+    left: list[dict[str, Any]] = []
+    if run.attempts_made:
+        # A job can hold the directory, but not the server's own files: the two do not share threads.
+        left = await house.job_dirs.read(run_id, partial(_files, saved), account=account_of(run))
+    return Json([*written, *left, *wandb])
 
 
-def _artifacts(house: House, run: Run) -> list[dict[str, Any]]:
+def _logged(house: House, run: Run) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the logs of the attempts, and the W&B directory that the newest one names."""
     root = house.settings.data_dir.expanduser().absolute()
     found: list[dict[str, Any]] = []
     for number in range(max(1, run.attempts_made - MOST_FILES + 1), run.attempts_made + 1):
@@ -182,13 +192,11 @@ def _artifacts(house: House, run: Run) -> list[dict[str, Any]]:
             found.append(
                 {"name": f"log of attempt {number}", "path": str(where), "type": "log", "size": size, "url": url}
             )
-    found += _files(Directory(house.service.checkpoints.of(run.id, run.spec.account).path))
     wandb = run.spec.labels.get("wandb_dir") or wandb_dir(tail(house, run.id), run.spec.workdir)
-    if wandb:
-        found.append(
-            {"name": os.path.basename(wandb.rstrip("/")) or wandb, "path": wandb, "type": "wandb", "size": None}
-        )
-    return found
+    if not wandb:
+        return found, []
+    name = os.path.basename(wandb.rstrip("/")) or wandb
+    return found, [{"name": name, "path": wandb, "type": "wandb", "size": None}]
 
 
 def _log_size(house: House, run_id: str, number: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rota.api.filereads import account_of
 from rota.api.house import House
 from rota.api.render.links import TAIL_BYTES, in_workdir
 from rota.api.render.overdue import hidden_reservations, overdue_of, without, without_ids
@@ -56,7 +57,9 @@ async def from_log(house: House, run: Run) -> dict[str, Any]:
         return {"links": found.links, "wandb_dir": named}
 
     try:
-        return await house.files.read(run.id, search) if run.attempts_made else NOTHING
+        if not run.attempts_made:
+            return NOTHING
+        return await house.files.read(run.id, search, account=account_of(run))
     except Unavailable:
         return NOTHING
 
