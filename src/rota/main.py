@@ -47,7 +47,7 @@ from rota.app.leases import Leases
 from rota.app.loop import Loop
 from rota.app.newids import NewIds
 from rota.app.ports import Detector, Probe, Processes, RunFilter, Samples, Store, StoreError
-from rota.app.retention import Retention, tidy
+from rota.app.retention import Retention, Tidying
 from rota.app.sampler import EVERY_S as SAMPLE_EVERY_S
 from rota.app.service import Service
 from rota.config import Settings
@@ -119,7 +119,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         done = Event()
         stack.callback(done.set)
         _every(settings.probe_every_s, done, lambda: service.see_nodes(probe.nodes()), "probe")
-        _every(settings.tidy_every_s, done, lambda: tidy(loop, Retention(), samples, saved), "tidy")
+        _every(settings.tidy_every_s, done, Tidying(loop, Retention(), samples, saved).round, "tidy")
         for use in (metrics_use, saved_use):
             if use.most:
                 _every(MEASURE_EVERY_S, done, use.measure, "measure", at_once=True)

@@ -6,8 +6,10 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from typing import Any
 import pytest
 
 from rota.adapters import checkpoints as module
-from rota.adapters import tree_size
+from rota.adapters import looks, tree_size
 from rota.adapters.checkpoints import CheckpointFiles
+from tests.app.house import until
 
 ONE, TWO, THREE = "00000000000a", "00000000000b", "00000000000c"
 MIB = 1 << 20
@@ -302,3 +305,129 @@ def test_directories_that_were_forgotten_on_the_way_are_gone_on_in(root: Path, m
     monkeypatch.setattr(module, "WALKED", 90)
     files = CheckpointFiles(root)
     assert [dict(files.sizes())[ONE] for _ in range(20)][-1] == whole
+
+
+class Held:
+    """Directories that cannot be listed until they are let go, and each try. A look ends in time unless it waits for
+    one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tried: list[str] = []
+        self.locks: dict[str, threading.Event] = {}
+        self.given_up = 0  # tries
+        real = os.scandir
+
+        def scandir(path: Any) -> Any:
+            lock = self.locks.get(str(path))
+            if lock is not None:
+                self.tried.append(str(path))
+                lock.wait(60)
+            return real(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+        monkeypatch.setattr(looks, "wait", self.wait)
+
+    def wait(self, looks: list[Future[Any]], timeout: float) -> None:
+        until(lambda: looks[0].done() or len(self.tried) > self.given_up, "the look has ended, or is held")
+        self.given_up = len(self.tried)
+
+    def hold(self, path: Path) -> None:
+        self.locks[str(path)] = threading.Event()
+
+    def let_go(self) -> None:
+        for lock in self.locks.values():
+            lock.set()
+        self.locks = {}
+        # so that whatever looks has ended
+        for thread in threading.enumerate():
+            if thread.name.startswith(("rota-purge-look", "rota-measure-look", "rota-list")):
+                thread.join(60)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    made = Held(monkeypatch)
+    yield made
+    made.let_go()
+
+
+def of(account: Path, run_id: str) -> Path:
+    path = account / run_id
+    path.mkdir(parents=True)
+    (path / "weights").write_bytes(os.urandom(MIB))
+    os.utime(path, (1000, 1000))
+    return path
+
+
+def test_an_account_that_holds_its_directory_stops_no_removal_but_of_its_own(root: Path, held: Held) -> None:
+    ann, mallory, zoe = (of(root / f"of-{name}", run) for name, run in (("ann", ONE), ("mallory", TWO), ("zoe", THREE)))
+    files = CheckpointFiles(root)
+    held.hold(mallory.parent)
+    assert files.purge(5e9, lambda run_id: True) == 2
+    assert [path.exists() for path in (ann, mallory, zoe)] == [False, True, False]
+    again = of(zoe.parent, THREE)
+    assert files.purge(5e9, lambda run_id: True) == 1
+    assert not again.exists()
+    assert held.tried == [str(mallory.parent)], "the first look still waits"
+    held.let_go()
+    assert not mallory.exists()
+    of(zoe.parent, THREE)
+    assert files.purge(5e9, lambda run_id: True) == 2, "and the one that went late"
+
+
+def test_an_account_that_holds_its_directory_stops_no_measuring_but_of_its_own(root: Path, held: Held) -> None:
+    of(root / "of-ann", ONE)
+    mallory, zoe = of(root / "of-mallory", TWO), of(root / "of-zoe", THREE)
+    files = CheckpointFiles(root)
+    before = dict(files.sizes())
+    assert all(MIB <= (before[name] or 0) < 2 * MIB for name in (ONE, TWO, THREE))
+    held.hold(mallory.parent)
+    for number in range(2):
+        (zoe / f"{number}").write_bytes(os.urandom(MIB))
+        sizes = dict(files.sizes())
+        assert (sizes[ONE], sizes[TWO]) == (before[ONE], None), "what is not measured is not gone"
+        assert (sizes[THREE] or 0) >= (2 + number) * MIB
+    assert held.tried == [str(mallory.parent)]
+    held.let_go()
+    assert dict(files.sizes())[TWO] == before[TWO]
+
+
+def test_those_who_hold_directories_cost_a_bounded_number_of_threads(
+    root: Path, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_PURGED", 2)
+    paths = [of(root / f"of-{number}", f"{number:012x}") for number in range(4)]
+    files = CheckpointFiles(root)
+    for path in paths:
+        held.hold(path.parent)
+    for _ in range(2):
+        assert files.purge(5e9, lambda run_id: True) == 0
+        assert held.tried == [str(path.parent) for path in paths[:2]]
+    held.let_go()
+    assert files.purge(5e9, lambda run_id: True) == 4
+
+
+def test_where_the_directory_of_all_is_held_those_of_accounts_are_looked_at(root: Path, held: Held) -> None:
+    ann, files = of(root / "of-ann", ONE), CheckpointFiles(root)
+    whole = dict(files.sizes())
+    held.hold(root)
+    assert dict(files.sizes()) == whole
+    assert files.purge(5e9, lambda run_id: True) == 1
+    assert not ann.exists()
+
+
+def test_a_directory_that_cannot_be_listed_stops_no_other(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of(root / "of-ann", ONE)
+    of(root / "of-zoe", THREE)
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if str(path).endswith("of-ann"):
+            raise OSError(5, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    files = CheckpointFiles(root)
+    assert files.purge(5e9, lambda run_id: True) == 1
+    monkeypatch.undo()
+    assert files.purge(5e9, lambda run_id: True) == 1

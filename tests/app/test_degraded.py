@@ -18,7 +18,7 @@ from rota.app import loop as loop_module
 from rota.app.commands import Cancel, Resume, Submit
 from rota.app.errors import CannotStart, Unavailable
 from rota.app.ports import Fenced, Store, StoreBroken, StoreBusy, StoreFull
-from rota.app.retention import Retention, tidy
+from rota.app.retention import Retention, Tidying
 from rota.core import events as e
 from rota.core.run import RunState
 from tests.app.house import ANN, PATIENCE_S, House, alive, attempts_in, locked, until, with_policy
@@ -355,7 +355,8 @@ def test_tidying_goes_between_two_turns_whatever_came_before_it_in_the_batch(hou
     with ThreadPoolExecutor(1) as pool:
         with house.occupied():
             house.rota.send(ANN, Submit(house.spec("true"), held=True))
-            tidied = pool.submit(tidy, house.loop, Retention(events_days=-1.0, runs_days=400.0, logs_days=400.0))
+            tidying = Tidying(house.loop, Retention(events_days=-1.0, runs_days=400.0, logs_days=400.0))
+            tidied = pool.submit(tidying.round)
             until(lambda: len(house.loop._inbox) >= 2, "the tidying waits behind a submit")
         assert tidied.result(PATIENCE_S) > 0
     house.reopen()

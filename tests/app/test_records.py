@@ -12,7 +12,7 @@ from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, Draft, PutRecord, Submit
 from rota.app.errors import Conflict, Forbidden, Full, Invalid, NotFound, Unavailable
 from rota.app.ports import Record, StoreBusy
-from rota.app.retention import Retention, tidy
+from rota.app.retention import Retention, Tidying
 from tests.app.house import ANN, BOB, ROOT, until
 
 
@@ -190,7 +190,7 @@ def test_room_is_made_by_what_grows_old(house, monkeypatch):
     with pytest.raises(Full):
         put(house, "alert", "c")
     put(house, "token", "t", who=ROOT)
-    tidy(house.loop, Retention(runs_days=0.0))
+    Tidying(house.loop, Retention(runs_days=0.0)).round()
     assert [record.id for record in house.rota.records("alert")] == ["b"], f"{run.id} is still there"
     assert house.rota.record("sweep", "s") is None
     assert house.rota.record("token", "t") is not None
@@ -203,7 +203,7 @@ def test_metrics_of_a_run_that_was_dropped_go_from_the_disk(house):
     for run_id in (kept, gone):
         house.parts.samples.append(run_id, [{"loss": 1.0}])
     house.do(Cancel(gone))
-    tidy(house.loop, Retention(runs_days=-1.0), house.parts.samples)
+    Tidying(house.loop, Retention(runs_days=-1.0), house.parts.samples).round()
     until(lambda: not house.parts.samples.series(gone), "its metrics are gone")
     assert house.parts.samples.series(kept)
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ import pytest
 from rota.adapters.checkpoints import CheckpointFiles
 from rota.app.commands import Cancel, Submit
 from rota.app.errors import Invalid
-from rota.app.retention import Retention, tidy
+from rota.app.retention import Retention, Tidying
 from rota.core import events as e
 from rota.core.run import Cause, RunState
 from rota.core.suspended import suspended
-from tests.app.house import ANN, BOB, House, until, with_policy
+from tests.app.house import ANN, BOB, PATIENCE_S, House, until, with_policy
 
 USR2 = 12
 GUIDE = Path(__file__).parents[2] / "docs" / "checkpointing.md"
@@ -171,7 +172,7 @@ def test_checkpoints_go_with_their_run_and_nothing_they_point_at(house):
     (house.where / "precious").touch()
     (house.data / "checkpoints" / "notes").mkdir()
     (house.data / "checkpoints" / ("0" * 12)).symlink_to(house.where)
-    tidy(house.loop, Retention(runs_days=-1.0), None, files)
+    Tidying(house.loop, Retention(runs_days=-1.0), None, files).round()
     until(lambda: not gone.exists(), "what it saved is gone")
     assert (house.where / "precious").exists(), "a link is removed as a link"
     assert (house.data / "checkpoints" / kept).exists(), "its run lives"
@@ -193,3 +194,29 @@ def test_a_round_is_bounded(tmp_path, monkeypatch):
         (tmp_path / f"{number:012x}" / "deep").mkdir(parents=True)
     files = CheckpointFiles(tmp_path)
     assert [files.purge(1e12, lambda run_id: True) for _ in range(3)] == [2, 1, 0]
+
+
+def test_no_second_removal_is_begun_while_one_does_not_end(house):
+    """One that waits for a directory would else be joined by another one each time."""
+    begun, go = [], threading.Event()
+
+    class Held:
+        def purge(self, before, gone):
+            begun.append(before)
+            go.wait(PATIENCE_S)
+            return 0
+
+    tidying = Tidying(house.loop, Retention(), None, Held())
+    try:
+        tidying.round()
+        until(lambda: begun, "the first one has begun")
+        first = tidying._purge
+        assert first is not None
+        for _ in range(3):
+            tidying.round()
+        assert tidying._purge is first and len(begun) == 1
+    finally:
+        go.set()
+    first.join(PATIENCE_S)
+    tidying.round()
+    until(lambda: len(begun) == 2, "the next one begins")

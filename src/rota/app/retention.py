@@ -26,8 +26,31 @@ class Retention:
     logs_days: float = 30.0
 
 
-def tidy(loop: Loop, keep: Retention, samples: Samples | None = None, checkpoints: Checkpoints | None = None) -> int:
-    """Compact the store between two turns of the loop, and what lies beside it. Returns the rows that went."""
+class Tidying:
+    def __init__(
+        self, loop: Loop, keep: Retention, samples: Samples | None = None, checkpoints: Checkpoints | None = None
+    ) -> None:
+        self._loop, self._keep, self._samples, self._checkpoints = loop, keep, samples, checkpoints
+        self._purge: Thread | None = None
+
+    def round(self) -> int:
+        """Compact the store between two turns of the loop, and what lies beside it. Returns the rows that went."""
+        gone = _compact(self._loop, self._keep)
+        if self._purge is not None and self._purge.is_alive():
+            log.warning("old files are still being removed since the last round; no other removal is begun")
+            return gone
+        # files are dated by the wall clock, which may be another than the house's time
+        self._purge = Thread(
+            target=_purge,
+            args=(self._loop, self._keep, self._samples, self._checkpoints),
+            name="rota-purge",
+            daemon=True,
+        )
+        self._purge.start()
+        return gone
+
+
+def _compact(loop: Loop, keep: Retention) -> int:
     now = loop.now()
 
     def compact(desk: Desk) -> int | None:
@@ -39,8 +62,6 @@ def tidy(loop: Loop, keep: Retention, samples: Samples | None = None, checkpoint
     gone = 0
     while (went := loop.call(compact).result()) != 0:  # the store takes a bounded bite at a time
         gone += went or 0
-    # files are dated by the wall clock, which may be another than the house's time
-    Thread(target=_purge, args=(loop, keep, samples, checkpoints), name="rota-purge", daemon=True).start()
     return gone
 
 
