@@ -44,6 +44,7 @@ def named(route: str) -> tuple[str, str]:
         "token_id",
         "node_id",
         "skill_id",
+        "name",
     ):
         path = path.replace("{" + name + "}", "f" * 12)
     return method, path

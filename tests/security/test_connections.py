@@ -89,6 +89,33 @@ def test_idle_connections_use_up_nothing_that_others_need(make_lab: Callable[...
     works(lab)
 
 
+RANGES = "range: bytes=" + ",".join(f"{2 * place}-{2 * place}" for place in range(100))
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [("/static/app.js", RANGES), ("/static/app.js", "accept: */*"), ("/", "accept: text/html"), ("/docs", "a: b")],
+)
+def test_an_answer_that_nobody_reads_costs_its_connection_alone(
+    make_lab: Callable[..., Lab], path: str, wanted: str
+) -> None:
+    lab, count = make_lab(descriptors=DESCRIPTORS), 60
+    asked = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{lab.port}\r\n{wanted}\r\n\r\n".encode() * 100
+    until(lambda: by_another(lab, "/docs").status == 200, "the reference is made")
+    before = descriptors(lab)
+    with ExitStack() as stack:
+        for _ in range(count):
+            one = stack.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 100)
+            one.settimeout(PATIENCE_S)
+            one.connect(("127.0.0.1", lab.port))
+            one.sendall(asked)
+            assert one.recv(10) == b"HTTP/1.1 2"
+        assert descriptors(lab) <= before + count + 4  # a few readers of the store more
+        works(lab)
+
+
 def watchers(stack: ExitStack, lab: Lab, count: int) -> list[socket.socket]:
     """Connections that are in use: each follows the events."""
     made = [connected(stack, lab.port, head(lab, "/events")) for _ in range(count)]

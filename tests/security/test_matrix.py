@@ -43,7 +43,7 @@ TABLE: dict[str, tuple[set[str], Any]] = {
     "GET /prompt-skills": (EVERYBODY, None),
     "GET /prompt-skills/search": (EVERYBODY, None),
     "GET /prompt-skills/{skill_id}": (EVERYBODY, None),
-    "GET /static": (EVERYBODY, None),
+    "GET /static/{name}": (EVERYBODY, None),
     "POST /prompt-skills/{skill_id}/render": (KNOWN, {}),
     "GET /whoami": (KNOWN, None),
     "POST /logout": (KNOWN, None),
@@ -163,7 +163,8 @@ def test_every_route_is_in_the_table_and_nothing_else() -> None:
 def test_open_routes_are_exactly_those_agents_need() -> None:
     """What a preflight without a token calls, the login, and what a browser shows before it."""
     paths = {name.partition(" ")[2] for name, (who, _) in TABLE.items() if "nobody" in who}
-    assert paths | {"/login"} == OPEN | OPEN_TO_READ | {"/prompt-skills/search", "/prompt-skills/{skill_id}", "/static"}
+    below = {"/prompt-skills/search", "/prompt-skills/{skill_id}", "/static/{name}"}
+    assert paths | {"/login"} == OPEN | OPEN_TO_READ | below
     assert OPEN_BELOW == ("/prompt-skills/", "/static/")
 
 
@@ -184,6 +185,7 @@ class Cast:
         node = lab.ask("GET", "/gpu/status").ok()["cluster_status"]["nodes"][0]["node_id"]
         zoe = lab.ask("POST", "/tokens", {"user": "zoe"}).ok()["id"]  # who does not call: one's own is another matter
         self.names = {
+            "name": "reference.css",
             "run_id": run, "job_id": job, "sweep_id": sweep, "alert_id": alert, "session_id": session,
             "recommendation_id": advice, "lease": lease, "node_id": node, "token_id": zoe,
             "skill_id": "wild_v2_execution_ops_protocol", "reservation_id": kept,
@@ -200,8 +202,6 @@ class Cast:
             body = {"pid": self.holder, "num_gpus": 0}
         elif route == "POST /release":
             body = {"job_id": self.names["lease"]}
-        if route == "GET /static":
-            where = "/static/reference.css"
         if route.endswith("/add-to-sweep"):
             where += f"?sweep_id={names['sweep_id']}&dry_run=true"
         elif method not in ("GET", "WS"):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from starlette.staticfiles import StaticFiles
-
-from rota.api import errors
+from rota.api import errors, static_files
 from rota.api.answers import Json
 from rota.api.bare import Shortcut
 from rota.api.doors import (
@@ -42,7 +39,6 @@ from rota.api.guard import Guard
 from rota.api.house import House
 from rota.api.router import Application
 
-STATIC = Path(__file__).with_name("static")
 DOORS = (
     health,
     pages,
@@ -90,10 +86,10 @@ def make_app(house: House) -> Application:
         default_response_class=Json,
     )
     app.state.house = house
+    app.state.files = static_files.read_all()
     errors.install(app)
     for door in DOORS:
         app.add(door.router.routes)
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 
 from fastapi import Request
-from starlette.responses import FileResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from rota.api.answers import Json, dumps
 from rota.api.depends import HouseDep, KnownBy
@@ -15,9 +15,9 @@ from rota.api.doors.health import Health, health_of
 from rota.api.faults import faults
 from rota.api.render.reference import page
 from rota.api.router import Application, Router
+from rota.api.static_files import StaticFile
 
 router = Router("health")
-STATIC = Path(__file__).parents[1] / "static"
 
 
 @router.get(
@@ -28,8 +28,20 @@ STATIC = Path(__file__).parents[1] / "static"
 )
 async def root(request: Request, house: HouseDep, by: KnownBy) -> Response:
     if "text/html" in request.headers.get("accept", ""):
-        return FileResponse(STATIC / "index.html", media_type="text/html", headers={"Vary": "Accept"})
+        return _file(request, "index.html", {"Vary": "Accept"})
     return Json(health_of(house, by), headers={"Vary": "Accept"})
+
+
+@router.api_route("/static/{name}", methods=["GET", "HEAD"], include_in_schema=False)
+async def static(request: Request, name: str) -> Response:
+    return _file(request, name)
+
+
+def _file(request: Request, name: str, headers: dict[str, str] | None = None) -> Response:
+    files: dict[str, StaticFile] = request.app.state.files
+    if name not in files:
+        raise HTTPException(404)
+    return files[name].answer(request, headers)
 
 
 @router.get("/openapi.json", include_in_schema=False)
