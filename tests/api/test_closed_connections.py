@@ -7,8 +7,10 @@ import contextlib
 import gc
 import logging
 import socket
+import subprocess
 import weakref
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -16,7 +18,9 @@ import uvloop
 
 from rota.api import serve
 from rota.api.answers import WHOLE, listed
+from rota.api.house import House
 from rota.api.patient import Patient
+from rota.api.server import guarded
 from tests.api.kit import serving
 from tests.api.test_serve import HEAD, UPGRADE, app, web_socket
 
@@ -147,3 +151,79 @@ def test_a_closed_connection_is_freed_without_the_collector(
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         left = runner.run(asyncio.wait_for(story(application, sent, then, ending), 90))
     assert left == []
+
+
+def asking(method: str, path: str, body: bytes = b"", more: str = "") -> bytes:
+    length = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n" if body else ""
+    return f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{length}{more}\r\n".encode() + body
+
+
+@pytest.mark.parametrize("ending", ["answered", "reset"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(asking("GET", "/static/app.js"), id="file"),
+        pytest.param(asking("GET", "/static/app.js") * 100, id="files that nobody reads"),
+        pytest.param(asking("GET", "/", more="accept: text/html\r\n") * 100, id="dashboards that nobody reads"),
+        pytest.param(asking("GET", "/openapi.json") * 100, id="API documents that nobody reads"),
+        pytest.param(asking("GET", "/nowhere"), id="404"),
+        pytest.param(asking("GET", "/runs/ffffffffffff"), id="404 of a read"),
+        pytest.param(asking("GET", "/runs/ffffffffffff/logs"), id="404 of a log"),
+        pytest.param(asking("POST", "/runs/ffffffffffff/stop", b"{}"), id="404 of a look before a change"),
+        pytest.param(asking("POST", "/release", b'{"job_id": "ffffffffffff"}'), id="404 of a change"),
+        pytest.param(asking("PATCH", "/runs"), id="405"),
+        pytest.param(asking("OPTIONS", "/runs"), id="OPTIONS"),
+        pytest.param(asking("POST", "/runs", b"{"), id="422"),
+        pytest.param(asking("POST", "/runs?dry_run=true", b'{"name": "a", "command": "true"}'), id="dry run"),
+        pytest.param(asking("POST", "/release?dry_run=true", b'{"job_id": "ffffffffffff"}'), id="refused dry run"),
+        pytest.param(asking("GET", "/queue") * 8, id="lists"),
+    ],
+)
+def test_so_is_what_the_server_answers(house: House, sent: bytes, ending: str) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        left = runner.run(asyncio.wait_for(story(guarded(house), sent, b"", ending), 90))
+    assert left == []
+
+
+def futures() -> int:
+    return sum(isinstance(one, Future) for one in gc.get_objects())
+
+
+def test_a_client_that_waited_for_gpus_leaves_nothing(shared: House) -> None:
+    async def inside(pid: int) -> None:
+        loop = asyncio.get_running_loop()
+        asked = asking("POST", "/acquire", b'{"pid": %d, "num_gpus": 2}' % pid, "x-auth-token: open sesame\r\n")
+        async with serving(guarded(shared), shared) as (address, connections):
+            clients = list[socket.socket]()
+
+            async def client() -> socket.socket:
+                one = socket.create_connection(address)
+                clients.append(one)
+                one.setblocking(False)
+                await loop.sock_sendall(one, asked)
+                return one
+
+            assert (await loop.sock_recv(await client(), 12)) == b"HTTP/1.1 200"
+            before = futures()
+            for _ in range(5):
+                await client()
+            await until_there(lambda: len(shared.service.view().queue()) == 5)
+            assert futures() >= before + 5
+            for one in clients:
+                one.close()
+            await until_there(lambda: not connections and not shared.service.view().queue())
+            # the writer has the answers of its last turn until the next one, which the question is
+            await until_there(lambda: shared.service.ask(lambda state, now: True) and futures() < before + 5)
+
+    async def until_there(is_there: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not is_there():
+                await asyncio.sleep(0.01)
+
+    holder = subprocess.Popen(["sleep", "600"])
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(inside(holder.pid))
+    finally:
+        holder.kill()
+        holder.wait()

@@ -17,7 +17,10 @@ async def act(house: House, who: Principal, command: Command, dry_run: bool = Fa
         return await house.trials.read(who.name, lambda: house.service.try_out(who, command))
     expected = answers().expect()
     house.service.post(who, command, expected)
-    return await expected.waiting
+    try:
+        return await expected.waiting
+    finally:
+        del expected  # it has the refusal, whose traceback has this frame
 
 
 class Answers:

@@ -214,8 +214,9 @@ class _Call:
         self.took_s = time.thread_time() - begun
         if error is None:
             self.future.set_result(found)
-        else:
-            self.future.set_exception(error)
+            return
+        self.future.set_exception(error)
+        del error, self  # the traceback has this frame: a cycle
 
 
 class _Lane:

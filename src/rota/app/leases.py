@@ -164,7 +164,7 @@ class Leases:
             _refuse(future, lease.over)
         elif lease.grant is not None:
             _answer(future, lease.grant)
-        future.add_done_callback(lambda done: self._leave(lease, future) if done.cancelled() else None)
+        future.add_done_callback(lambda done: self._leave(lease, done) if done.cancelled() else None)
         return Asked(future, lambda: self._leave(lease, future), lambda: self._give_back(lease, future))
 
     def try_out(

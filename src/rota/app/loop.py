@@ -321,7 +321,8 @@ class Loop:
         try:
             answers.append((item.answer, item.work(desk)))
         except Refused as refusal:
-            item.answer.set_exception(refusal)
+            # Its traceback has this frame and the turn's, which refer to all answers: a cycle.
+            item.answer.set_exception(refusal.with_traceback(None))
         except (Fenced, StoreBroken):
             item.answer.set_exception(Unavailable("the store failed"))
             raise

@@ -223,11 +223,11 @@ async def _granted(asked: Asked, request: Request) -> Response:
         gone.cancel()
     if not holds() and not (granted.done() and granted.exception()):
         asked.give_back()  # it may have been given at this moment, of which the event loop has not heard yet
-        granted.add_done_callback(_unheard)
+        granted.cancel()  # else it and what it waits for refer to each other
         return _trouble(UNAUTHORISED.why, 401)
     if not granted.done():
         asked.leave()
-        granted.add_done_callback(_unheard)
+        granted.cancel()  # as above
         return _trouble("the client is gone", 400)
     grant = granted.result()
     return Json({"job_id": grant.run_id, "gpus": ",".join(map(str, sorted(grant.gpus)))})
