@@ -758,3 +758,19 @@ def test_a_client_of_http_1_0_that_asks_for_the_head_alone_gets_that() -> None:
         assert (await reader.read()).endswith(b"\r\n\r\n")
 
     talk(conversation, in_pieces)
+
+
+@pytest.mark.parametrize(("version", "told"), [(b"1.0", b""), (b"1.1", b"HTTP/1.1 100 Continue\r\n\r\n")])
+def test_a_client_that_knows_no_provisional_answer_gets_none(version: bytes, told: bytes) -> None:
+    async def taking(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["body"] == b"ab"
+        await app(scope, receive, send)
+
+    async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        more = b"expect: 100-continue\r\nconnection: close\r\ncontent-length: 2\r\n\r\n"
+        writer.write(b"POST / HTTP/" + version + b"\r\nhost: x\r\n" + more)
+        assert await reader.readexactly(len(told)) == told
+        writer.write(b"ab")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
+
+    talk(old, taking)

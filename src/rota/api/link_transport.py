@@ -22,6 +22,7 @@ class LinkTransport(asyncio.Transport):
         self._size = 0  # bytes of it
         self._high, self._low = HIGH_WATER, HIGH_WATER // 4
         self._is_reading = self._is_writing = self._is_behind = self._is_closing = self._has_ended = False
+        self._is_at_end = False  # nothing more comes from the other end
         protocol.connection_made(self)
         self.resume_reading()
 
@@ -41,7 +42,7 @@ class LinkTransport(asyncio.Transport):
             self._loop.remove_reader(self._link)
 
     def resume_reading(self) -> None:
-        if not self._is_reading and not self._is_closing:
+        if not self._is_reading and not self._is_closing and not self._is_at_end:
             self._is_reading = True
             self._loop.add_reader(self._link, self._read)
 
@@ -56,8 +57,10 @@ class LinkTransport(asyncio.Transport):
         try:
             if data:
                 self._protocol.data_received(data)
-            else:
-                self._protocol.eof_received()
+                return
+            self.pause_reading()
+            self._is_at_end = True
+            if not self._protocol.eof_received():
                 self.close()
         except BaseException:  # is told by the event loop
             self.abort()

@@ -9,6 +9,7 @@ import gc
 import ipaddress
 import logging
 import os
+import select
 import signal
 import socket
 import struct
@@ -342,6 +343,16 @@ def _nothing() -> None:
     pass
 
 
+def _is_half_closed(transport: asyncio.Transport) -> bool:
+    """Return whether the other end of a unix socket says no more, and still listens."""
+    link = transport.get_extra_info("socket")
+    if link is None or link.family != socket.AF_UNIX:
+        return False
+    look = select.poll()
+    look.register(link.fileno(), select.POLLRDHUP)
+    return [event for _, event in look.poll(0)] == [select.POLLRDHUP]
+
+
 def _hang_up(transport: asyncio.Transport) -> None:
     """Close an open connection whose other end does not read, and drop what waits for it. The kernel would keep up to
     4 MB of that for as long as the other end is there."""
@@ -451,6 +462,7 @@ class _Connection(BoundedPipeline):
         self._seat: Seat | None
         self._unseen: int | None  # the account at the other end, until it is looked whether that is a job
         self._looking: asyncio.Task[None] | None = None
+        self._ending: asyncio.TimerHandle | None = None  # the client has said its last word, and waits for answers
         self.admitted.is_made = True
         self._peer, self._seat, self._unseen = self.admitted.party, self.admitted.seat, self.admitted.uid
         self._seat.hang_up = transport.abort
@@ -477,10 +489,22 @@ class _Connection(BoundedPipeline):
             self._looking.cancel()
         self._calm()
         self._taken()
+        if self._ending is not None:
+            self._ending.cancel()
         if self._seat is not None:
             self.seats.leave(self._seat)
         super().connection_lost(exc)
         self._forget()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Return whether the connection stays open: a client of the unix socket may close its own direction behind its
+        last request, and wait for the answer. By TCP it cannot be told from one that has gone. Reading is over then, so
+        that its end is not heard: it is waited for no longer than for a client that does not read."""
+        if not (self._is_busy() or self._kept) or not _is_half_closed(self.transport):
+            return False
+        if self._ending is None:
+            self._ending = self.loop.call_later(TAKE_WITHIN_S, self._close)
+        return True
 
     def _forget(self) -> None:
         """Drop what refers back to this connection. Else thousands of closed ones would wait for the garbage collector,
@@ -589,12 +613,16 @@ class _Connection(BoundedPipeline):
             self._heads += size
             is_old = self.cycle.scope["http_version"] == "1.0"
             self.cycle.transport = _Unchunked(self._corked) if is_old else self._corked  # type: ignore[assignment]
+            if is_old:  # nor does it know of an answer before the answer (RFC 9110, 10.1.1)
+                self.cycle.waiting_for_100_continue = False
             if self._stopping:
                 self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
         self._corked.flush()
         super().on_response_complete()
+        if self._ending is not None and not (self._is_busy() or self._kept):
+            self._close()
         if self.timeout_keep_alive_task is not None and self._seat is not None and not self._kept:
             self.seats.idle(self._seat)
 
