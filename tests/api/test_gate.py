@@ -234,6 +234,18 @@ class TestBrowsers:
         assert isinstance(again, Turned)
         assert again.status == 401
 
+    def test_whose_a_code_is_can_be_asked_without_spending_it(self, house: House) -> None:
+        gate = gate_of(house.service, shared="sesame")
+        secret, token = issue(house.service, gate)
+        code = gate.new_code(token.id)
+        for what, who in ((code, "ann"), (secret, "ann"), (gate.new_code(g.SHARED_ID), "shared"), ("sesame", "shared")):
+            found = [gate.whose("here", what) for _ in range(2)]
+            assert [one.name for one in found if isinstance(one, Principal)] == [who, who]
+            assert isinstance(gate.redeem("here", what), str)
+        assert isinstance(gate.whose("here", code), Turned)
+        answers = [gate.whose("there", f"guess{i}") for i in range(11)]
+        assert [answer.status for answer in answers if isinstance(answer, Turned)] == [401] * 10 + [429]
+
     def test_a_code_is_good_for_an_hour(self, house: House) -> None:
         clock = Clock()
         gate = gate_of(house.service, clock)

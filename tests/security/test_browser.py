@@ -221,6 +221,46 @@ def test_a_link_is_for_oneself_or_by_an_admin(lab: Lab) -> None:
         assert ask(lab.port, "GET", "/whoami", headers=logged_in(lab, code)).ok()["name"] == name
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("by", ["link", "token"])
+def test_another_site_logs_nobody_in(lab: Lab, site: str, by: str) -> None:
+    """With a link of its own maker's: what its visitor submits would be that one's."""
+    code = lab.tokens["ben"]
+    if by == "link":
+        made = lab.ask("POST", f"/tokens/{lab.ids['ben']}/link", by="ben").ok()["path"]
+        code = made.partition("code=")[2]
+    link = {"accept": "text/html", "sec-fetch-site": site, "sec-fetch-mode": "navigate"}
+    for _ in range(2):
+        answer = ask(lab.port, "GET", f"/login?code={code}", headers=link)
+        assert (answer.status, answer.header("set-cookie")) == (200, "")
+        assert answer.header("content-type").startswith("text/html")
+        assert b"Log in as ben" in answer.body
+        assert code.encode() not in answer.body
+        page = Page()
+        page.feed(answer.body.decode())
+        assert (page.inline, page.foreign) == ([], [])
+        secure(answer)
+    assert ask(lab.port, "GET", "/whoami", headers=logged_in(lab, code)).ok()["name"] == "ben", "its button posts this"
+    again = ask(lab.port, "GET", f"/login?code={code}", headers=link)
+    assert again.status == (401 if by == "link" else 200)
+    assert again.header("set-cookie") == ""
+
+
+@pytest.mark.parametrize("site", [{}, {"sec-fetch-site": "none"}, {"sec-fetch-site": "same-origin"}])
+def test_a_link_that_a_person_opens_logs_in_at_once(lab: Lab, site: dict[str, str]) -> None:
+    path = lab.ask("POST", f"/tokens/{lab.ids['ben']}/link", by="ben").ok()["path"]
+    answer = ask(lab.port, "GET", path, headers={"accept": "text/html", **site})
+    assert (answer.status, answer.header("location")) == (303, "/")
+    assert "rota_session=" in answer.header("set-cookie")
+
+
+def test_a_wrong_code_from_another_site_is_refused_like_any_other(lab: Lab) -> None:
+    link = {"accept": "text/html", "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    answer = ask(lab.port, "GET", "/login?code=guess", headers=link)
+    assert answer.status == 401
+    assert b"Not logged in" in answer.body
+
+
 def test_a_session_does_not_make_itself_last(lab: Lab) -> None:
     page = logged_in(lab, lab.tokens["ann"])
     assert ask(lab.port, "POST", f"/tokens/{lab.ids['ann']}/link", headers=page).status == 403

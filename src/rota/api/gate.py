@@ -236,14 +236,25 @@ class Gate:
     def redeem(self, source: str, code: str) -> str | Turned:
         """The session cookie's value for a login code or a token, the shared one too."""
         digest, now = tokens.hash_of(code), self._now()
-        token_id, until = self._codes.pop(digest, ("", 0.0))
+        found = self._behind(source, digest, now)
+        self._codes.pop(digest, None)
+        return found if isinstance(found, Turned) else self._sign(found[0], now + SESSION_LIVES_S)
+
+    def whose(self, source: str, code: str) -> Principal | Turned:
+        """As whom `redeem` would log in. The code stays good."""
+        found = self._behind(source, tokens.hash_of(code), self._now())
+        return found if isinstance(found, Turned) else found[1]
+
+    def _behind(self, source: str, digest: str, now: float) -> tuple[str, Principal] | Turned:
+        """What a session by this code or token is bound to, and whose it is."""
+        token_id, until = self._codes.get(digest, ("", 0.0))
         if now < until and token_id == SHARED_ID:
-            return self._sign(self._shared_mark, now + SESSION_LIVES_S)
+            return self._shared_mark, SHARED
         token = self._by_id.get(token_id) if now < until else self._by_hash.get(digest)
         if token is not None:
-            return self._sign(token.id, now + SESSION_LIVES_S) if token.valid(now) else STALE
+            return (token.id, token.principal) if token.valid(now) else STALE
         turned = self._guess(source, digest, now, STALE)
-        return self._sign(self._shared_mark, now + SESSION_LIVES_S) if turned is None else turned
+        return (self._shared_mark, SHARED) if turned is None else turned
 
     def _sign(self, name: str, until: float) -> str:
         # by chance two sessions differ that begin in one second: the end of one is not the end of the other

@@ -22,7 +22,7 @@ from rota.api.faults import faults
 from rota.api.gate import COOKIE, SESSION_LIVES_S, Known, Turned
 from rota.api.house import House
 from rota.api.lookups import look_up
-from rota.api.render.login import page
+from rota.api.render.login import confirmation, page
 from rota.api.router import Router
 from rota.app.authz import Act, Role, authorise
 from rota.app.commands import PutRecord
@@ -142,12 +142,22 @@ async def login_link(request: Request, house: HouseDep, who: Caller, token_id: s
 async def login_by_link(
     request: Request, house: HouseDep, code: Annotated[str, Query(max_length=500)] = ""
 ) -> Response:
-    cookie = house.gate.redeem(request.scope["rota.source"], code)
+    """At once where a person opened the link by themselves. Another site may have led here with a link of somebody
+    else's, whose runs and secrets would be that one's: there the person says so by a button, which posts the code."""
+    source = request.scope["rota.source"]
+    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        who = house.gate.whose(source, code)
+        return _not_logged_in(request, who) if isinstance(who, Turned) else HTMLResponse(confirmation(who))
+    cookie = house.gate.redeem(source, code)
     if isinstance(cookie, Turned):
-        if "text/html" in request.headers.get("accept", ""):
-            return HTMLResponse(page(cookie.why), cookie.status, _wait(cookie))
-        return _turned(cookie)
+        return _not_logged_in(request, cookie)
     return _with_session(RedirectResponse("/", 303), cookie)
+
+
+def _not_logged_in(request: Request, why: Turned) -> Response:
+    if "text/html" in request.headers.get("accept", ""):
+        return HTMLResponse(page(why.why), why.status, _wait(why))
+    return _turned(why)
 
 
 @router.post(
