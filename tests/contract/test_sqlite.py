@@ -91,6 +91,25 @@ def test_the_settings_that_make_it_durable(path: Path) -> None:
     assert sorted(beside(path)) == ["rota.db"]
 
 
+def test_where_others_can_search_its_directory_a_close_removes_nothing(path: Path, tmp_path: Path) -> None:
+    """To remove a file waits for the lock of its directory, which who can search that can hold for ever."""
+    path.parent.chmod(0o711)
+    house = House(open_store(path))
+    run = house.submit()
+    house.commit()
+    before = {file.name: file.stat().st_ino for file in path.parent.iterdir()}
+    house.store.close()
+    assert {file.name: file.stat().st_ino for file in path.parent.iterdir()} == before
+    assert path.with_name("rota.db-wal").stat().st_size == 0
+    alone = tmp_path / "copied" / "rota.db"
+    alone.parent.mkdir(mode=0o700)
+    alone.write_bytes(path.read_bytes())
+    for each in (alone, path):
+        store = open_store(each)
+        assert store.run(run.id) is not None, "the file alone is the whole ledger"
+        store.close()
+
+
 def test_what_is_not_ours_is_refused_and_left_alone(path: Path) -> None:
     path.write_bytes(b"# not a database\n" * 100)
     refused(path, "is not a SQLite database")

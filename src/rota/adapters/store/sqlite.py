@@ -90,6 +90,8 @@ class SqliteDatabase:
 
     def __init__(self, path: Path, journal: str = "WAL") -> None:
         self.path = path
+        self._journal = journal
+        self._last: Connection | None = None  # is closed last
         self.readers = engine(path, "mode=ro", "BEGIN", "temp_store=MEMORY", pooled=True)
         self._writing = engine(
             path,
@@ -105,9 +107,34 @@ class SqliteDatabase:
 
     def connect_writer(self) -> Connection:
         try:
-            return self._writing.connect()
+            writer = self._writing.connect()
+            if self._last is None and self._keeps_log():
+                try:
+                    self._last = self._hold_open()
+                except BaseException:
+                    writer.close()
+                    raise
+            return writer
         except SQLAlchemyError as error:
             raise self.translate(error) from error
+
+    def _keeps_log(self) -> bool:
+        """Whether the write-ahead log and its index, which are empty then, stay when the database is closed. To remove
+        them waits for the lock of their directory, and accounts that can search that can hold it for as long as they
+        like: a server could not end."""
+        return self._journal == "WAL" and bool(os.stat(self.path.parent).st_mode & 0o011)
+
+    def _hold_open(self) -> Connection:
+        """Return a connection that may not write. SQLite removes the log with the last connection, if it may write."""
+        last = self.readers.connect()
+        try:
+            last.detach()  # it is not one of the pool's
+            last.exec_driver_sql("SELECT 1 FROM sqlite_master").close()
+            last.rollback()
+        except BaseException:
+            last.close()
+            raise
+        return last
 
     def reconnect_writer(self) -> Connection:
         return self.connect_writer()
@@ -143,3 +170,6 @@ class SqliteDatabase:
     def close(self) -> None:
         self.readers.dispose()
         self._writing.dispose()
+        if self._last is not None:
+            self._last.close()
+            self._last = None

@@ -355,7 +355,7 @@ class SqlStore:
             raise StoreBroken(f"damaged text in the database: {error}") from error
 
     def close(self) -> None:
-        self._database.readers.dispose()  # first: on SQLite the last connection to go folds the WAL in, if it may write
+        self._database.readers.dispose()  # first: who reads keeps SQLite's log from being folded in
         if self._only_writer is not None:
             self._only_writer.close()
         self._database.close()

@@ -103,8 +103,15 @@ class Writer:
     def close(self) -> None:
         with self._lock:
             if self._connection is not None:
+                self._fold_log_in(self._connection)
                 self._connection.close()
                 self._connection = None
+
+    def _fold_log_in(self, connection: Connection) -> None:
+        """SQLite's: so that the file alone is the whole ledger when nobody has it open, also where the log stays."""
+        if connection.dialect.name == "sqlite":
+            with suppress(connection.dialect.loaded_dbapi.Error):  # no room for it: the next start reads the log
+                room.checkpoint(connection.connection, "TRUNCATE")
 
     def move(self, connection: Connection, head: tuple[Any, ...]) -> None:
         if run_many(connection, self._sql.move_head, [head]) == 1:
