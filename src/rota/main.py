@@ -19,10 +19,12 @@ from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.routed import RoutedBackend
 from rota.adapters.ballast import Ballast
 from rota.adapters.checkpoints import CheckpointFiles
+from rota.adapters.checkpoints_beside import side_by_side
 from rota.adapters.clock import SystemClock
 from rota.adapters.datadir import DataDir, DataDirError, open_data_dir
 from rota.adapters.detect.detector import ClusterDetector
-from rota.adapters.gpulocks import GpuLockError, GpuLocks, GuardedProbe
+from rota.adapters.gpulocks import ROOT_DIR, GpuLockError, GpuLocks, GuardedProbe
+from rota.adapters.heldup import told_of
 from rota.adapters.ownership import Unfit, judge
 from rota.adapters.probes.nvml import NoGpus, NvmlProbe
 from rota.adapters.probes.simulated import SimulatedProbe
@@ -85,7 +87,9 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         stack.callback(processes.close)
         stack.callback(later.close)
         disks = _disks(settings, data_dir.path)
-        space = FreeSpace(disks, _bytes(settings.disk_floor_mb), Ballast(*disks))
+        ballast = Ballast(*disks)
+        stack.callback(ballast.close)
+        space = FreeSpace(disks, _bytes(settings.disk_floor_mb), ballast)
         jobs = LocalBackend(
             data_dir.path, processes=settings.max_processes, least_free=space.floor_of(data_dir.path) // 2
         )
@@ -100,7 +104,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
             RoutedBackend(jobs, LeaseBackend(data_dir.path, processes, later)),
             clock=SystemClock(),
             new_id=new_id,
-            site=Site(_checkpoint_dirs(saved, _accounts(settings)), _own_env(), _accounts(settings)),
+            site=Site(_checkpoint_dirs(data_dir, saved, _accounts(settings)), _own_env(), _accounts(settings)),
             on_fatal=lambda error: service.abandon(error),  # noqa: PLW0108 - the service is made after the loop
             space=space,
             checkpoints=saved_use,
@@ -111,6 +115,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         stack.callback(loop.close)
         try:
             loop.open(probe.nodes())
+            data_dir.pin()
             for newest in store.runs(RunFilter(limit=1)):
                 new_id.go_on_from(newest.id, loop.now())
         except StoreError as error:
@@ -185,7 +190,8 @@ def serve(settings: Settings, say: Callable[[str], None], *, friendly: bool = Fa
         if friendly:
             admin_token(house)  # before the first call is answered: without any token every caller is an admin
         if settings.unix_socket and sockets.unix is None:
-            sockets.unix = listen_unix(settings.data_dir / "rota.sock")
+            with told_of(settings.data_dir):
+                sockets.unix = listen_unix(settings.data_dir / "rota.sock")
         broken = rota.service.broken
         serve_doors(house, sockets, ready, broken)
         return 1 if broken else 0
@@ -268,7 +274,8 @@ def _must_make_sense(settings: Settings) -> None:
 
 def _open_files(settings: Settings, stack: ExitStack) -> tuple[DataDir, Store]:
     try:
-        data_dir = open_data_dir(settings.data_dir)
+        with told_of(settings.data_dir):
+            data_dir = open_data_dir(settings.data_dir)
         stack.callback(data_dir.close)
         if not settings.database_url:
             must_have_its_store(data_dir.path)
@@ -348,10 +355,12 @@ def _own_env() -> dict[str, str]:
     return {"HOME": me.pw_dir, "USER": me.pw_name, "LOGNAME": me.pw_name}
 
 
-def _checkpoint_dirs(saved: CheckpointFiles, accounts: Accounts) -> CheckpointDirs:
+def _checkpoint_dirs(data_dir: DataDir, saved: CheckpointFiles, accounts: Accounts) -> CheckpointDirs:
     if not accounts.root:
         return CheckpointDirs(str(saved.root))
-    return CheckpointDirs(str(saved.root), accounts.own or "root", saved.side_by_side())
+    with told_of(saved.root):
+        earlier = side_by_side(data_dir, saved.root)
+    return CheckpointDirs(str(saved.root), accounts.own or "root", earlier)
 
 
 def _accounts(settings: Settings) -> Accounts:
@@ -361,9 +370,10 @@ def _accounts(settings: Settings) -> Accounts:
 def _locked(probe: Probe, stack: ExitStack) -> Probe:
     """Two servers with a data directory each would give out the same GPUs twice."""
     try:
-        locks = GpuLocks()
-        stack.callback(locks.close)
-        locks.take([gpu.uuid for node in probe.nodes() for gpu in node.gpus])
+        with told_of(ROOT_DIR):
+            locks = GpuLocks()
+            stack.callback(locks.close)
+            locks.take([gpu.uuid for node in probe.nodes() for gpu in node.gpus])
     except (GpuLockError, NoGpus, OSError) as error:
         raise CannotStart(str(error)) from error
     return GuardedProbe(probe, locks)

@@ -467,3 +467,13 @@ def test_when_root_takes_a_gpu_the_others_server_gives_it_out_no_more(places: Pl
         said = end()
     assert said.startswith("False the Rota server of root (pid ") and said.endswith("; True")
     root.close()
+
+
+@as_root
+def test_a_start_makes_no_directory_that_is_there(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make one waits for the lock of the directory above, and /run every account can list."""
+    places.locks().close()
+    monkeypatch.setattr(Path, "mkdir", None)
+    locks = places.locks()
+    locks.take(["GPU-1"])
+    locks.close()

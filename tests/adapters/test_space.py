@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,25 @@ def test_a_spare_file_without_blocks_is_passed_over(tmp_path: Path, monkeypatch:
     assert records.publish(str(tmp_path), str(tmp_path), "one", b'{"n": 1}')
     assert records.read(str(tmp_path / "one")) == {"n": 1}
     assert [path.exists() for path in hollow] == [False, False, True], "it is of no use where it is, either"
+
+
+def test_the_ballast_is_held_so_that_no_look_waits_and_given_up_whole(tmp_path: Path) -> None:
+    """What is open is found without the lock of its directory; and blocks of a file that is open are not free."""
+    ballast = Ballast(tmp_path, tmp_path)
+    ballast.keep(1 << 20)
+    assert _open_below(tmp_path) == [str(tmp_path / "rota.ballast"), str(tmp_path / "spare")]
+    (tmp_path / "rota.ballast").unlink()
+    ballast.keep(1 << 20)
+    assert (tmp_path / "rota.ballast").exists(), "somebody removed it"
+    assert ballast.give_up()
+    assert _open_below(tmp_path) == [str(tmp_path / "spare")]
+    ballast.close()
+    assert _open_below(tmp_path) == []
+
+
+def _open_below(place: Path) -> list[str]:
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the one that listed them
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(path for path in found if path.startswith(f"{place}/"))

@@ -17,6 +17,8 @@ from rota.adapters.backends import launcher
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.task import Account
 from rota.adapters.checkpoints import CheckpointFiles
+from rota.adapters.checkpoints_beside import side_by_side
+from rota.adapters.datadir import open_data_dir
 from rota.app.accounts import Accounts
 from rota.app.checkpoint_dirs import CheckpointDir, CheckpointDirs
 from rota.app.ports import LaunchOrder
@@ -62,16 +64,52 @@ def test_each_account_has_a_directory_for_its_own_where_there_are_several() -> N
 
 @ROOT_ONLY
 def test_what_an_earlier_version_made_stays_where_it_is(tmp_path: Path) -> None:
-    old, nobody = tmp_path / RUN_ID, Account("nobody")
-    old.mkdir(0o700)
+    place, nobody = tmp_path / "checkpoints", Account("nobody")
+    data_dir = open_data_dir(tmp_path / "data")
+    old = place / RUN_ID
+    old.mkdir(0o700, parents=True)
     os.chown(old, nobody.uid, nobody.gid)
-    dirs = _checkpoint_dirs(CheckpointFiles(tmp_path), Accounts(root=True, own="root"))
+    dirs = _checkpoint_dirs(data_dir, CheckpointFiles(place), Accounts(root=True, own="root"))
+    data_dir.close()
     saved = dirs.of(RUN_ID, "nobody")
     assert saved == CheckpointDir(str(old), None)
-    assert dirs.of(OTHER_ID, "nobody").parent == str(tmp_path / "of-nobody")
+    assert dirs.of(OTHER_ID, "nobody").parent == str(place / "of-nobody")
     made.make(saved.path, saved.parent, nobody)
     made.remove_if_empty(saved.path, saved.parent, nobody)
-    assert old.exists(), "its account may hold its lock: to remove it would hold that of everybody's"
+    assert old.exists(), "to remove it takes the lock of the directory above, which any account can hold"
+
+
+@ROOT_ONLY
+def test_a_start_lists_the_checkpoints_of_all_accounts_only_after_an_older_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can search that directory can hold its lock, and a start that lists it would wait."""
+    place = tmp_path / "checkpoints"
+    (place / RUN_ID).mkdir(parents=True)
+
+    def found() -> frozenset[str]:
+        data_dir = open_data_dir(tmp_path / "data")
+        try:
+            return side_by_side(data_dir, place)
+        finally:
+            data_dir.close()
+
+    assert found() == {RUN_ID}, "the first start after an older server"
+    listed = os.listdir
+
+    def elsewhere(path: str | Path | int = ".") -> list[str]:
+        assert path != place, "it was listed"
+        return listed(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", elsewhere)
+        assert found() == {RUN_ID}
+        assert found() == {RUN_ID}
+    (place / OTHER_ID).mkdir()
+    (tmp_path / "data" / "lock").write_text("1 2026-01-01 00:00:00 +0000\n")  # all that an older server leaves there
+    assert found() == {RUN_ID, OTHER_ID}
+    (tmp_path / "data" / "checkpoints-beside").write_text(f"{RUN_ID}\n")
+    assert found() == {RUN_ID, OTHER_ID}, "a file that is not whole counts for nothing"
 
 
 def test_a_server_of_before_says_nothing_of_a_parent(
@@ -146,7 +184,6 @@ def test_those_of_accounts_are_measured_and_removed_as_the_others_are(tmp_path: 
     sizes = dict(files.sizes())
     assert sizes.keys() == {RUN_ID, OTHER_ID}
     assert (sizes[OTHER_ID] or 0) >= 20_000
-    assert files.side_by_side() == {RUN_ID}
     assert files.purge(1.0, lambda run_id: True) == 0, "they are young"
     os.utime(tmp_path / "of-ann" / OTHER_ID, (1.0, 1.0))
     assert files.purge(2.0, lambda run_id: run_id == OTHER_ID) == 1

@@ -148,3 +148,13 @@ def test_a_lock_that_a_dead_server_left_to_a_child_is_waited_for(tmp_path: Path)
             open_data_dir(tmp_path / "b")
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_what_is_looked_up_while_it_runs_stays_open(tmp_path: Path) -> None:
+    """What is open is found without the lock of the data directory, which other accounts can hold."""
+    held = open_data_dir(tmp_path / "data")
+    (tmp_path / "data" / "metrics").mkdir()
+    held.pin()
+    assert [os.readlink(f"/proc/self/fd/{fd}") for fd in held._pins] == [str(tmp_path / "data" / "metrics")]
+    held.close()
+    assert held._pins == []

@@ -38,6 +38,8 @@ class Ballast:
         self._spares = root / records.SPARE
         self._file = ledger / NAME
         self._making = threading.Lock()
+        # What is open is found without the lock of its directory, which accounts that can search that can hold.
+        self._held = self._held_spares = -1
         self._checked = False  # what an earlier process left was looked at
         self._said = ""
 
@@ -62,7 +64,14 @@ class Ballast:
             self._file.unlink()
         except FileNotFoundError:
             return False
+        finally:
+            self._let_go()
         return True
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, -1
+        if held >= 0:
+            os.close(held)
 
     def give_up_all(self) -> bool:
         """The same with the spare files: to open the ledger takes files as well as bytes."""
@@ -75,16 +84,33 @@ class Ballast:
         if not self._checked:
             self._remove_torn(size)
             self._checked = True
-        if size and not self._file.exists():
+        if size and not self._is_there():
             self._make(size)
+            self._is_there()  # and held
         try:
             there = set(os.listdir(self._spares))
         except FileNotFoundError:
             self._spares.mkdir(mode=0o700)
             there = set()
+        if self._held_spares < 0:
+            self._held_spares = os.open(self._spares, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         missing = (str(number) for number in itertools.count() if str(number) not in there)
         for name in itertools.islice(missing, max(0, SPARES - len(there))):
             records.make_spare(f"{self._spares}/{name}")
+
+    def _is_there(self) -> bool:
+        if self._held >= 0 and not os.fstat(self._held).st_nlink:
+            self._let_go()  # somebody removed it
+        if self._held < 0:
+            with suppress(FileNotFoundError):
+                self._held = os.open(self._file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return self._held >= 0
+
+    def close(self) -> None:
+        self._let_go()
+        if self._held_spares >= 0:
+            os.close(self._held_spares)
+            self._held_spares = -1
 
     def _remove_torn(self, size: int) -> None:
         """Remove what a process that was killed while making it left too small, so that it is made again."""

@@ -70,10 +70,6 @@ class CheckpointFiles:
             if not has_ended:
                 yield from dict.fromkeys(place.names).items()
 
-    def side_by_side(self) -> frozenset[str]:
-        """Return the runs whose directories lie beside each other, whatever their accounts are."""
-        return frozenset(entry.name for entry in _runs(self.root))
-
     def _parents(self) -> list[str]:
         """Return the directories in which those of runs lie: the root, and that of each account. While the root cannot
         be listed, those that it had before."""

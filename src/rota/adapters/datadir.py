@@ -10,12 +10,15 @@ import fcntl
 import logging
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from rota.adapters.ownership import Unfit, judge
 
 log = logging.getLogger(__name__)
 
+APART = b"checkpoints of each account apart\n"  # a line of the lock file
+PINNED = ("leases/ended", "metrics", "installation-id", "zygote.log")
 ORPHANED_S = 2.0  # how long a lock outlives its server at most
 
 
@@ -33,12 +36,32 @@ class DataDir:
     def __init__(self, path: Path, lock_fd: int) -> None:
         self.path = path
         self._lock_fd: int | None = lock_fd
+        self._pins: list[int] = []
+
+    def pin(self) -> None:
+        """Keep open what the server looks up while it runs. Else, once memory was short, each would be looked up anew,
+        which waits for the lock of this directory, and accounts that can search it can hold that."""
+        for name in PINNED:
+            with suppress(FileNotFoundError):
+                self._pins.append(os.open(self.path / name, os.O_PATH | os.O_CLOEXEC))
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether no server has used it that makes checkpoint directories side by side since `note_apart` was called.
+        Each server writes the text of its lock anew, so an older one leaves that out."""
+        return self._lock_fd is not None and _is_apart(self._lock_fd)
+
+    def note_apart(self) -> None:
+        if self._lock_fd is not None and not self.is_apart:
+            os.write(self._lock_fd, APART)
 
     def close(self) -> None:
         """Let the next server in. The file stays: removing it would let two servers lock two different files."""
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
+        while self._pins:
+            os.close(self._pins.pop())
 
 
 def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
@@ -139,9 +162,15 @@ def _lock(lock_fd: int) -> None:
 
 
 def _sign(lock_fd: int) -> None:
+    apart = APART if _is_apart(lock_fd) and os.geteuid() == 0 else b""
     os.ftruncate(lock_fd, 0)
     started = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    os.pwrite(lock_fd, f"{os.getpid()} {started}\n".encode(), 0)
+    os.lseek(lock_fd, 0, os.SEEK_SET)
+    os.write(lock_fd, f"{os.getpid()} {started}\n".encode() + apart)
+
+
+def _is_apart(lock_fd: int) -> bool:
+    return APART in os.pread(lock_fd, 200, 0)
 
 
 def _holder(lock_fd: int) -> str:
@@ -152,5 +181,6 @@ def _holder(lock_fd: int) -> str:
 
 def _signed(lock_fd: int) -> tuple[str, str]:
     """By whom, and since when."""
-    pid, _, since = os.pread(lock_fd, 100, 0).decode("ascii", "replace").strip().partition(" ")
+    line = os.pread(lock_fd, 100, 0).decode("ascii", "replace").partition("\n")[0]
+    pid, _, since = line.strip().partition(" ")
     return pid, since

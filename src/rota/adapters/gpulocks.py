@@ -206,7 +206,10 @@ class GpuLocks:
 
     def _make_root_dir(self) -> Path:
         try:
-            self._root_dir.mkdir(mode=0o755, exist_ok=True)
+            if not os.path.lexists(
+                self._root_dir
+            ):  # else it would wait for the lock of /run, which any account can hold
+                self._root_dir.mkdir(mode=0o755, exist_ok=True)
             facts = self._root_dir.lstat()
         except OSError as error:
             raise GpuLockError(f"cannot lock the GPUs in {self._root_dir}: {error.strerror}") from error

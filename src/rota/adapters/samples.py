@@ -77,7 +77,8 @@ class _Read:
 class FileSamples:
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.path.lexists(self._root):  # else it would wait for the lock of the directory above
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()  # guards _read, and is held for a moment only
         self._read: OrderedDict[str, _Read] = OrderedDict()
 

@@ -87,7 +87,8 @@ class LeaseBackend:
     def open(self, report: Callable[[Report], None]) -> None:
         self._report = report
         for path in (self._dir, f"{self._dir}/ended"):
-            os.makedirs(path, mode=0o700, exist_ok=True)
+            if not os.path.lexists(path):  # else it would wait for the lock of the data directory
+                os.makedirs(path, mode=0o700, exist_ok=True)
         self._turns.open()
         self._open = True
 

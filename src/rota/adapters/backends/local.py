@@ -109,7 +109,8 @@ class LocalBackend:
         for name in ("", "attempts", "live", "checkpoints"):
             # other accounts must reach their own checkpoints, and nothing else
             mode = 0o711 if name in ("", "checkpoints") and os.geteuid() == 0 else 0o700
-            os.makedirs(f"{self._root}/{name}", mode=mode, exist_ok=True)
+            if not os.path.lexists(f"{self._root}/{name}"):  # else it would wait for the lock of the one above
+                os.makedirs(f"{self._root}/{name}", mode=mode, exist_ok=True)
         # What is open stays known to the kernel. Else it could be looked up anew, which waits for the lock of the data
         # directory, and accounts that can search that can hold it.
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
