@@ -7,13 +7,14 @@ import pwd
 import stat
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from rota.adapters.backends import checkpoint_dir as made
-from rota.adapters.backends import launcher
+from rota.adapters.backends import launcher, opener
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.task import Account
 from rota.adapters.checkpoints import CheckpointFiles
@@ -21,10 +22,11 @@ from rota.adapters.checkpoints_beside import side_by_side
 from rota.adapters.datadir import open_data_dir
 from rota.app.accounts import Accounts
 from rota.app.checkpoint_dirs import CheckpointDir, CheckpointDirs
-from rota.app.ports import LaunchOrder
+from rota.app.ports import LaunchOrder, StopOrder
+from rota.core.run import Cause
 from rota.main import _checkpoint_dirs
 from tests.backends.contract import Reports
-from tests.backends.helpers import LocalRig
+from tests.backends.helpers import LocalRig, wait_for
 
 RUN_ID = "0123456789ab"
 OTHER_ID = "ba9876543210"
@@ -74,8 +76,9 @@ def test_what_an_earlier_version_made_stays_where_it_is(tmp_path: Path) -> None:
     saved = dirs.of(RUN_ID, "nobody")
     assert saved == CheckpointDir(str(old), None)
     assert dirs.of(OTHER_ID, "nobody").parent == str(place / "of-nobody")
-    made.make(saved.path, saved.parent, nobody)
-    made.remove_if_empty(saved.path, saved.parent, nobody)
+    held = made.make(saved.path, saved.parent, nobody)
+    made.remove_if_empty(held, saved.path, saved.parent, nobody)
+    os.close(held)
     assert old.exists(), "to remove it takes the lock of the directory above, which any account can hold"
 
 
@@ -129,6 +132,57 @@ def test_a_server_of_before_says_nothing_of_a_parent(
 
 
 @ROOT_ONLY
+def test_a_start_waits_for_the_directory_of_its_account_without_its_gpus_and_nobody_else_does(
+    root: Path, rig: LocalRig, backend: LocalBackend, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To make it takes the lock of the one above, which any account can hold."""
+    order = order_of(rig, root, "true")
+    backend.launch(order)
+    assert rig.end_of(reports, order).ok
+    gate = root / "gate"
+    os.mkfifo(gate)
+    slow = root / "slow.py"
+    begins = "    with socket.socket(fileno=fd) as link:\n"
+    source = Path(opener.__file__).read_text()
+    assert begins in source
+    slow.write_text(source.replace(begins, f"    open({str(gate)!r}).read()\n{begins}"))
+    monkeypatch.setattr(opener, "__file__", str(slow))
+    monkeypatch.setattr(backend._directories, "_within_s", 0.05)
+    waits = [for_account(order_of(rig, root, "true", attempt), "daemon", root) for attempt in (2, 3)]
+    backend.launch(waits[0])
+    end = rig.end_of(reports, waits[0])
+    assert (end.cause, end.shortage) == (Cause.LOST, True), "it is tried again, and its GPUs are free meanwhile"
+    assert f"{root} did not answer" in end.message
+    known = order_of(rig, root, "true", attempt=4)
+    backend.launch(known)
+    assert rig.end_of(reports, known).ok
+    monkeypatch.setattr(backend._directories, "_within_s", 1000.0)
+    backend.launch(waits[1])
+    gate.write_text("")
+    assert rig.end_of(reports, waits[1]).ok
+
+
+def for_account(order: LaunchOrder, account: str, root: Path) -> LaunchOrder:
+    saved = CheckpointDirs(str(root), "root").of(RUN_ID, account)
+    return replace(order, account=account, checkpoint_dir=saved.path, checkpoint_parent=saved.parent)
+
+
+@ROOT_ONLY
+def test_the_directory_of_an_account_stays_open_and_is_removed_through_what_is_open(
+    root: Path, rig: LocalRig, backend: LocalBackend, reports: Reports
+) -> None:
+    order = order_of(rig, root, "sleep 1000")
+    backend.launch(order)
+    wait_for((root / "of-nobody" / RUN_ID).exists, "its directory")
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in backend._directories._open.values()]
+    assert links == [str(root / "of-nobody")]
+    (root / "of-nobody").rename(root / "moved")
+    backend.stop(order.attempt_id, StopOrder("cancelled", 9, 0.0))
+    rig.end_of(reports, order)
+    assert os.listdir(root / "moved") == []
+
+
+@ROOT_ONLY
 def test_a_job_writes_its_own_directory_and_can_only_search_the_one_above(
     root: Path, rig: LocalRig, backend: LocalBackend, reports: Reports
 ) -> None:
@@ -155,7 +209,7 @@ def test_no_other_account_can_search_the_directory_of_an_account(
     monkeypatch.setattr(made, "ACL", acl)
     nobody = Account("nobody")
     saved = CheckpointDirs(str(root), "root").of(RUN_ID, "nobody")
-    made.make(saved.path, saved.parent, nobody)
+    os.close(made.make(saved.path, saved.parent, nobody))
     assert saved.parent is not None
     for uid, gid, reaches in ((nobody.uid, nobody.gid, True), (54321, 54321, False)):
         argv = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "stat", saved.path]

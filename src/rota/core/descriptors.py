@@ -23,6 +23,7 @@ class Shares:
     processes: int  # a watched process's number is below this; what is above is for files and launches
     holders: int  # watched processes that hold or wait for a lease
     families: int  # watched descendants of those
+    pins: int = 0  # checkpoint directories of accounts that are kept open
 
     def of_one(self, share: int) -> int:
         """Return the part of a share that one account may have."""
@@ -35,4 +36,6 @@ def shares(limit: int) -> Shares:
     # A quarter: one account that has two thirds of the connections and all watches leaves descriptors to the others.
     watches = connections // 4
     families = watches // 4
-    return Shares(limit, connections, connections * 2 // 3, limit - reserve // 2, watches - families, families)
+    return Shares(
+        limit, connections, connections * 2 // 3, limit - reserve // 2, watches - families, families, reserve // 4
+    )

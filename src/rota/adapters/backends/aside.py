@@ -34,16 +34,16 @@ def gate() -> _thread.LockType:
 class Aside:
     """One call in a thread of its own."""
 
-    def __init__(self, act: Callable[[], bool]) -> None:
+    def __init__(self, act: Callable[[], int]) -> None:
         self._act, self._ended = act, gate()
         self._error: Exception | None = None
-        self._result = False
+        self._result = 0
         start(self._run)
 
     def is_over(self, within_s: float) -> bool:
         return self._ended.acquire(timeout=within_s)
 
-    def result(self) -> bool:
+    def result(self) -> int:
         """Return what the call returned, or raise what it raised. It is over."""
         if self._error is not None:
             raise self._error

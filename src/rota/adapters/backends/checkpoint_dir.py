@@ -1,7 +1,5 @@
 """Make the checkpoint directory of a run before its command runs, and remove it after if nothing lies in it."""
 
-# ruff: noqa: SIM105 - contextlib would be one more import in every shim
-
 from __future__ import annotations
 
 import errno
@@ -20,8 +18,10 @@ ALL, SEARCH, NONE = 7, 1, 0
 NO_ID = 0xFFFFFFFF
 
 
-def make(path: str, parent: str | None, account: Account | None) -> bool:
-    """Return whether it was not there: it is kept from attempt to attempt. It belongs to whoever runs the command."""
+def make(path: str, parent: str | None, account: Account | None) -> int:
+    """It is kept from attempt to attempt, so it may be there; it belongs to whoever runs the command. The server keeps
+    the directory above it open, so that its name is found without waiting (see pins). Return a descriptor that keeps
+    it so while no server runs."""
     is_other = account is not None and account.foreign
     if parent is not None:
         _make(parent)
@@ -32,16 +32,20 @@ def make(path: str, parent: str | None, account: Account | None) -> bool:
     if is_other and (is_new or (parent is not None and os.lstat(path).st_uid == os.geteuid())):
         assert account is not None
         os.chown(path, account.uid, account.gid)  # also where whoever made it ended before it was given away
-    return is_new
+    return os.open(parent or path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def remove_if_empty(path: str, parent: str | None, account: Account | None) -> None:
+def remove_if_empty(held: int, path: str, parent: str | None, account: Account | None) -> None:
     """Most runs leave nothing. A directory of another account that lies beside those of others (an earlier version made
-    it) is left to the retention: the account may hold its lock, and everybody's starts would wait with us."""
+    it) is left to the retention: the account may hold its lock, and everybody's starts would wait with us. `held`: what
+    `make` returned."""
     if parent is None and account is not None and account.foreign:
         return
     try:
-        os.rmdir(path)
+        if parent is None:
+            os.rmdir(path)
+        else:
+            os.rmdir(os.path.basename(path), dir_fd=held)
     except OSError:
         pass
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from rota.adapters.backends import claims, logs, procs, records, stuck
 from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
+from rota.adapters.backends.pins import WITHIN_S, Directory, Pins
 from rota.adapters.backends.purge import purge
 from rota.adapters.backends.watch import Watcher
 from rota.adapters.backends.zygote import MAX_FRAME
@@ -52,6 +53,7 @@ class _Attempt:
     """What we remember of an attempt somebody waits for."""
 
     order: bytes = b""  # kept until it is claimed, to be sent again if the zygote dies
+    saves_in: Directory | None = None  # what has to be open before the order is handed over
     tries: int = 1
     ours: bool = False  # our zygote's: it will tell us when the shim ends
     started: bool = False  # reported
@@ -98,6 +100,7 @@ class LocalBackend:
         self._undertaker: ThreadPoolExecutor | None = None
         self._installation = ""
         self._pins: list[int] = []
+        self._directories = Pins()
         self._awaits_claims = False  # a look at orders that nobody has claimed is due
         self._stalls = 0  # looks in a row that found a stopped launcher
         self._report: Callable[[Report], None] = lambda report: None
@@ -114,7 +117,7 @@ class LocalBackend:
         # What is open stays known to the kernel. Else it could be looked up anew, which waits for the lock of the data
         # directory, and accounts that can search that can hold it.
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-        self._pins = [os.open(f"{self._root}/{name}", flags) for name in ("attempts", "live")]
+        self._pins = [os.open(f"{self._root}/{name}", flags) for name in ("attempts", "live", "checkpoints")]
         _make_fifo(f"{self._root}/nudge")
         self._installation = self._named()
         self._clear_private()
@@ -150,7 +153,7 @@ class LocalBackend:
             if name in self._known:
                 self._soon(name)
                 return
-            self._known[name] = _Attempt(content, ours=True, sent_at=procs.time_awake())
+            self._known[name] = _Attempt(content, _saves_in(order), ours=True, sent_at=procs.time_awake())
         if os.path.exists(records.attempt_dir(self._root, name)):
             with self._lock:
                 if (attempt := self._known.get(name)) is not None:
@@ -274,11 +277,20 @@ class LocalBackend:
         self._known.clear()
         while self._pins:
             os.close(self._pins.pop())
+        self._directories.close()
         self._watcher = None
 
     # -- in any thread
 
     def _queue(self, name: str, content: bytes) -> None:
+        attempt, watcher = self._known.get(name), self._watcher
+        wanted = attempt.saves_in if attempt is not None else None
+        if wanted is None or watcher is None or self._directories.is_open(wanted.path):
+            self._hand_over(name, content)
+        else:
+            watcher.post(lambda: self._open_directory(name, content, wanted))
+
+    def _hand_over(self, name: str, content: bytes) -> None:
         try:
             self._launcher.queue(content)
         except Overloaded as error:
@@ -321,11 +333,11 @@ class LocalBackend:
         if self._watcher is not None:
             self._watcher.post(lambda: self._settle(name))
 
-    def _refuse(self, name: str, why: str, cause: Cause = Cause.LAUNCH_FAILED) -> None:
+    def _refuse(self, name: str, why: str, cause: Cause = Cause.LAUNCH_FAILED, *, shortage: bool = False) -> None:
         """An order that cannot be carried out, and that nobody is carrying out: ended on record, like any failure to
         launch."""
         code = 126 if cause is Cause.LAUNCH_FAILED else None
-        end = Exit(cause, code=code, message=why, ended_tick=procs.boottime())
+        end = Exit(cause, code=code, message=why, shortage=shortage, ended_tick=procs.boottime())
         try:
             claims.veto(self._root, name, end)
         except OSError as error:
@@ -371,6 +383,24 @@ class LocalBackend:
                         records.discard(f"{self._root}/{place}/{name}", f"{self._root}/live/{name}")
 
     # -- in the watcher's thread
+
+    def _open_directory(self, name: str, content: bytes, wanted: Directory) -> None:
+        def then(answered: bool) -> None:
+            if not answered:
+                above = os.path.dirname(wanted.path)
+                why = f"{above} did not answer within {WITHIN_S:g} s: a process of another account may hold its lock"
+                self._refuse(name, f"could not be started: {why}", Cause.LOST, shortage=True)
+            elif (attempt := self._known.get(name)) is not None:
+                attempt.sent_at = procs.time_awake()
+                self._hand_over(name, content)
+                self._flush()
+
+        assert self._watcher is not None
+        try:
+            self._directories.ask(name, wanted, then, self._watcher)
+        except OSError as error:
+            why = records.shortage(error)
+            self._refuse(name, why or str(error), Cause.LOST, shortage=bool(why))
 
     def _settle(self, name: str) -> None:
         """Look at the files and do what they ask for. Harmless at any time, for any name. A look that fails tells
@@ -580,6 +610,14 @@ def _checked(attempt_id: str) -> str:
     if not is_attempt_id(attempt_id):
         raise ValueError(f"not an attempt id: {attempt_id!r}")
     return attempt_id
+
+
+def _saves_in(order: LaunchOrder) -> Directory | None:
+    """Return what a supervisor of root's must find open: the directory of the account, or that of the run which an
+    earlier version made."""
+    if order.checkpoint_dir is None or os.geteuid() != 0:
+        return None
+    return Directory(order.checkpoint_parent or order.checkpoint_dir, order.checkpoint_parent is not None)
 
 
 def _make_fifo(path: str) -> None:

@@ -137,7 +137,7 @@ class Shim:
         # what a process outside holds.
         self.over = False
         self.give_up_at = FAR  # by time_awake: when that is waited for no longer
-        self.has_checkpoint_dir = False
+        self.saved = -1  # once there is a checkpoint directory: keeps its name known to the kernel
         self.was_through = False
         self.strays: list[int] = []  # processes of it that are not below us, at the last look
         self.failed: set[str] = set()  # what could not be done, as noted
@@ -176,9 +176,10 @@ class Shim:
         path, parent = self.order["checkpoint_dir"], self.order.get("checkpoint_parent")
         if path is not None:
             self.give_up_at = procs.time_awake() + PIPE_S
-            if self._apart(lambda: checkpoint_dir.make(path, parent, self.account)) is None:
+            saved = self._apart(lambda: checkpoint_dir.make(path, parent, self.account))
+            if saved is None:
                 raise records.Shortage(f"{CHECKPOINTS} does not answer: a process of its account holds its lock")
-            self.has_checkpoint_dir = True
+            self.saved = saved
 
     def _launch_spawned(self) -> None:
         self._make_checkpoint_dir()
@@ -632,7 +633,7 @@ class Shim:
         if self.pipe is not None:
             self._close_pipe(self.pipe)
         self._check_cap(self.cap.settle)
-        if self.has_checkpoint_dir:
+        if self.saved >= 0:
             try:
                 self.was_through = bool(self._apart(self._leave_checkpoint_dir))
             except OSError as error:
@@ -646,10 +647,11 @@ class Shim:
         otherwise."""
         path = self.order["checkpoint_dir"]
         was_through = self.cause in ("preempted", "time_limit") and os.path.lexists(f"{path}/{FINISHED}")
-        checkpoint_dir.remove_if_empty(path, self.order.get("checkpoint_parent"), self.account)
+        checkpoint_dir.remove_if_empty(self.saved, path, self.order.get("checkpoint_parent"), self.account)
+        os.close(self.saved)
         return was_through
 
-    def _apart(self, act: Callable[[], bool]) -> bool | None:
+    def _apart(self, act: Callable[[], int]) -> int | None:
         """Do something with the checkpoint directory, whose lock and whose parent's the account can hold; None: it was
         left behind. A job of our own account could end us as well."""
         if self.account is None or not self.account.foreign:
