@@ -91,7 +91,10 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         stack.callback(ballast.close)
         space = FreeSpace(disks, _bytes(settings.disk_floor_mb), ballast)
         jobs = LocalBackend(
-            data_dir.path, processes=settings.max_processes, least_free=space.floor_of(data_dir.path) // 2
+            data_dir.path,
+            processes=settings.max_processes,
+            least_free=space.floor_of(data_dir.path) // 2,
+            subuids=processes.subuids,
         )
         _make_room_for_descriptors()  # only now: jobs keep the limit this server was started with
         service: Service

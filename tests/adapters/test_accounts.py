@@ -52,6 +52,14 @@ def test_a_subordinate_id_is_its_accounts_and_a_change_of_the_file_is_seen(known
     until(lambda: not known.of(700_001).known, "there is no such file any more")
 
 
+def test_the_ranges_of_an_account_are_known_by_its_name_and_its_id(subuid: Path) -> None:
+    subuid.write_text("nobody:900000:10\nroot:910000:10\nnobody:920000:1\n")
+    known = Accounts()
+    known.look()
+    assert known.subuids("nobody") == known.subuids(NOBODY) == [(900_000, 900_010), (920_000, 920_001)]
+    assert known.subuids("root") == known.subuids(0) == (), "containers that root starts are other people's"
+
+
 def test_odd_lines_are_left_out(subuid: Path) -> None:
     odd = ["", ":", "nobody", "nobody:x:1", "nobody:800000:0", "nobody:-5:9", "nosuchaccount:800000:9", "nobody:1:2:3"]
     odd += [f"nobody:{10**30}:1", f"nobody:800000:{10**30}", "\0:800000:5", "99999999999999:800000:5"]

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -22,9 +21,10 @@ from rota.app import force
 from rota.app.authz import Principal, Role
 from rota.app.commands import Cancel, Drain
 from rota.app.errors import Conflict, Forbidden
+from rota.app.leases import Caller
 from rota.app.ports import Live, StopOrder
 from rota.core import events as e
-from rota.core.run import Cause, Holder, RunState
+from rota.core.run import Cause, RunState
 from tests.app.conftest import Build
 from tests.app.house import ANN, BOB, House, alive, until
 
@@ -142,11 +142,33 @@ def test_a_report_that_comes_later_changes_nothing(build: Build) -> None:
         house.do(Cancel(run_id, force=True))
 
 
-def test_a_lease_is_given_back_instead(house: House) -> None:
-    run = house.run(house.submit("true", held=True))
-    lease = replace(run, spec=replace(run.spec, holder=Holder(7, 1, "boot")))
-    with pytest.raises(Conflict, match=r"give it back \(POST /release\), which frees its GPUs whatever process 7 does"):
-        force.must_be_no_lease(lease)
+def _not_ours(house: House, run_id: str) -> str:
+    said = house.rota.stalled_by(house.run(run_id))
+    return said if "is not ours to end" in said else ""
+
+
+def test_a_lease_whose_process_the_server_cannot_end_is_given_back(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process lives on, as one that is given back by its owner."""
+
+    def refused(pidfd: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    house = build(1, 1).open()
+    with subprocess.Popen(["sleep", "100000"]) as process:
+        try:
+            grant = house.parts.leases.ask(Caller(None, os.getuid()), process.pid, 1).granted.result(60)
+            monkeypatch.setattr(signal, "pidfd_send_signal", refused)
+            house.do(Cancel(grant.run_id, force=True))
+            with patch.object(force, "FORCED_AFTER_S", 0.0), patch.object(stuck, "AFTER_S", 0.0):
+                left = until(lambda: _not_ours(house, grant.run_id), "it is named")
+                assert f"process {process.pid} " in left
+                run = house.do(Cancel(grant.run_id, force=True, left=left))
+            assert (run.state, run.why) == (RunState.CANCELLED, f"ended by force by root: {left}")
+            assert (house.free(), process.poll()) == (1, None)
+        finally:
+            process.kill()
 
 
 def cmdline(pid: int) -> bytes:

@@ -130,7 +130,7 @@ def holder(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> Holder:
     """The first process of the chain, which has a lease."""
     monkeypatch.setattr(procs, "start_time", lambda pid: 1)
     monkeypatch.setattr(procs, "name_and_parent", lambda pid: (b"sh", pid - 1))
-    monkeypatch.setattr(procs, "is_of", lambda pid, uid: True)
+    monkeypatch.setattr(procs, "is_of", lambda pid, uid, subuids: True)
     monkeypatch.setattr(inside, "lineage", lambda pid: {pid})
     monkeypatch.setattr(inside, "groups_of", lambda pid: set())
     return Holder(FIRST, 1, "boot", os.getuid())

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from rota.adapters import processes
-from rota.adapters.backends import evict, heard, leases, procs
+from rota.adapters import accounts, processes
+from rota.adapters.backends import evict, heard, leases, procs, stuck
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.processes import LinuxProcesses
 from rota.app.later import Later
@@ -32,6 +32,7 @@ from rota.core.run import Cause, Exit, Holder
 from tests.backends.contract import BackendContract, Kind, Reports, Rig
 from tests.backends.helpers import descendants, wait_for
 
+NOBODY = pwd.getpwnam("nobody").pw_uid
 FOREVER = "while :; do sleep 1000; done"
 LIVES: dict[Kind, str] = {
     "succeed": "exit 0",
@@ -307,11 +308,11 @@ def test_who_is_looked_at_for_long_delays_nobody_else(rig, backend, reports, mon
     looked_at, let_go = threading.Event(), threading.Event()
     real = evict.family
 
-    def family(holder: Holder, known: Any = ()) -> evict.Family:
+    def family(holder: Holder, *more: Any) -> evict.Family:
         if holder == slow.holder:
             looked_at.set()
             assert let_go.wait(60)
-        return real(holder, known)
+        return real(holder, *more)
 
     monkeypatch.setattr(evict, "family", family)
     backend.launch(slow)
@@ -555,19 +556,122 @@ def test_a_process_of_somebody_we_may_not_signal_keeps_its_lease(rig, backend, r
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
 
 
-def test_what_is_not_its_owners_is_never_signalled(rig, backend, reports):
-    """Neither where it is not to be ended at all, nor once it has another account than the lease was given for."""
-    for uid in (-1, os.getuid() + 1):
-        order = rig.order("last for ever")
-        holder = replace(order.holder, uid=uid)
-        assert evict.family(holder).found == ()
-        backend.launch(replace(order, holder=holder))
-        backend.stop(order.attempt_id, StopOrder("cancelled", signal=9, grace_s=0.0))
-        assert isinstance(backend.observe(order.attempt_id), Live)
-        assert not evict.signal_all([(holder.pid, holder.start_ticks)], signal.SIGKILL, uid)
-        assert rig.people[-1].poll() is None
-        backend.stop(order.attempt_id, StopOrder("released"))
-        assert isinstance(backend.observe(order.attempt_id), Exit)
+def test_what_is_not_its_owners_to_end_is_never_signalled(rig, backend, reports, caplog):
+    order = rig.order("last for ever")
+    holder = replace(order.holder, uid=-1)
+    assert evict.family(holder).found == ()
+    backend.launch(replace(order, holder=holder))
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal=9, grace_s=0.0))
+    rig.until(lambda: "is not ours to end" in caplog.text, "it is said")
+    assert isinstance(backend.observe(order.attempt_id), Live)
+    assert rig.people[-1].poll() is None
+    backend.stop(order.attempt_id, StopOrder("released"))
+    assert isinstance(backend.observe(order.attempt_id), Exit)
+
+
+# A process of the account nobody that becomes another one, as by the exec of a set-uid file. Arguments: when (or that
+# its child does so), the user id it takes, and this text.
+BECOMES = """
+import os, signal, subprocess, sys, time
+when, uid, code = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+def become(*_):
+    os.setresuid(uid, uid, uid)
+    os.write(1, b"%d\\n" % os.getpid())
+os.setresuid(65534, 0, 0)
+if when.startswith("child-"):
+    subprocess.Popen([sys.executable, "-ISc", code, when.removeprefix("child-"), *sys.argv[2:]])
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, become if when == signal.Signals(number).name else signal.SIG_IGN)
+if when == "at-once":
+    become()
+elif not when.startswith("child-"):
+    os.write(1, b"ready\\n")
+while True:
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def becomes(rig: LeaseRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Holder]:
+    """Begin BECOMES. The account nobody has the subordinate ids from 900,000 on."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to start processes of another account")
+    (tmp_path / "subuid").write_text("nobody:900000:65536\n")
+    monkeypatch.setattr(accounts, "SUBUID", str(tmp_path / "subuid"))
+    rig.processes._accounts.look()
+
+    def begin(when: str, uid: int) -> Holder:
+        holder = rig.person(sys.executable, "-ISc", BECOMES, when, str(uid), BECOMES)
+        said = rig.says(holder)
+        assert said == b"ready\n" or when.endswith("at-once"), said
+        seen = rig.processes.look(holder.pid)
+        assert seen is not None and seen.holder.uid == NOBODY
+        return seen.holder
+
+    return begin
+
+
+@pytest.mark.parametrize("uid", [900_000, 54321], ids=["subordinate", "another-accounts"])
+def test_a_holder_that_takes_another_id_ends_with_its_cancel(rig, backend, reports, becomes, uid):
+    """Else any lease would escape its cancel by a set-uid file."""
+    holder = becomes("SIGUSR1", uid)
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    os.kill(holder.pid, signal.SIGUSR1)
+    assert rig.says(holder) == b"%d\n" % holder.pid
+    assert procs.uid_of(holder.pid) == uid
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert procs.start_time(holder.pid) is None
+
+
+def test_a_descendant_that_takes_another_id_when_it_is_asked_to_end_is_killed(rig, backend, reports, becomes):
+    holder = becomes("child-SIGTERM", 54321)
+    (child,) = descendants(holder.pid)
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=1000.0))
+    assert rig.says(holder) == b"%d\n" % child
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.0))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert procs.start_time(child) is None
+
+
+def test_a_descendant_with_a_subordinate_id_ends_with_its_lease(rig, backend, reports, becomes):
+    """Also one that is in no user namespace of its account, after the exec of a set-uid file."""
+    holder = becomes("child-at-once", 900_000)
+    (child,) = descendants(holder.pid)
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert procs.start_time(child) is None
+
+
+def test_what_outlives_its_kill_is_named_with_the_way_out(  # noqa: PLR0917 - fixtures
+    rig, backend, reports, becomes, monkeypatch, caplog
+):
+    """As in a server that is not root's, which may not signal what has become another account's."""
+    monkeypatch.setattr(stuck, "AFTER_S", 0.0)
+    holder = becomes("SIGUSR1", 900_000)
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    assert backend.stalled_by(order.attempt_id) == "", "nobody has asked it to end"
+    os.kill(holder.pid, signal.SIGUSR1)
+    assert rig.says(holder) == b"%d\n" % holder.pid
+
+    def refused(pidfd: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "pidfd_send_signal", refused)
+        backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.0))
+        run_id = order.attempt_id.partition("-")[0]
+        rig.until(lambda: f"rota cancel --force {run_id}" in caplog.text, "the log names the way out")
+        told = "of user id 900000 (account nobody) is not ours to end"
+        rig.until(lambda: told in (said := backend.stalled_by(order.attempt_id)) and str(holder.pid) in said, "named")
+    os.kill(holder.pid, signal.SIGKILL)
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to start a process of another account")

@@ -145,7 +145,7 @@ LOOKS: dict[str, Callable[[Holder], object]] = {
     "its account": lambda holder: procs.uid_of(holder.pid),
     "its mark": lambda holder: procs.has_marker(holder.pid, "0123456789ab-1", os.getuid()),
     "a signal": lambda holder: procs.send(holder.pid, 0, lambda: True),
-    "a signal to its family": lambda holder: evict.signal_all([(holder.pid, holder.start_ticks)], 0, os.getuid()),
+    "a signal to its family": lambda holder: evict.signal_all([(holder.pid, holder.start_ticks)], 0),
     "its attempt": lambda holder: inside.attempt_of(holder.pid),
 }
 

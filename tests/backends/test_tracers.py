@@ -185,6 +185,49 @@ def test_a_tracer_that_took_another_id_in_a_namespace_of_its_own_is_the_accounts
         tracer.communicate()
 
 
+TRACE_AND_BECOME = """
+import ctypes, os, sys, time
+if ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, ctypes.c_void_p(0x40)):
+    sys.exit("refused")
+os.setresuid(900000, 900000, 900000)
+print("traced", flush=True)
+time.sleep(1000)
+"""
+
+
+@as_root
+@pytest.mark.parametrize("is_lost", [False, True], ids=["cancelled", "its-supervisor-is-dead"])
+def test_a_tracer_that_took_a_subordinate_id_by_a_set_uid_file_is_the_accounts(
+    rig: LocalRig, reports: Reports, is_lost: bool
+) -> None:
+    """It is in no user namespace of the account."""
+    nobody = pwd.getpwnam("nobody").pw_uid
+    rig.settings["subuids"] = lambda account: [(900_000, 965_536)] if account in {"nobody", nobody} else ()
+    backend = rig.backend()
+    backend.open(reports)
+    tracer = None
+    try:
+        order, pid = program(rig, backend, reports, account="nobody", workdir="/")
+        argv = [sys.executable, "-I", "-c", TRACE_AND_BECOME, str(pid)]
+        tracer = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/")
+        assert tracer.stdout is not None
+        if tracer.stdout.readline() != "traced\n":
+            pytest.skip("this machine does not let a process be traced by another")
+        if is_lost:
+            record = records.read(str(rig.path(order.attempt_id, "pid")))
+            assert record is not None
+            os.kill(record["pid"], signal.SIGKILL)
+        else:
+            backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.1))
+        assert rig.end_of(reports, order).cause is (Cause.LOST if is_lost else Cause.CANCELLED)
+        assert tracer.wait(60) == -signal.SIGKILL
+    finally:
+        if tracer is not None:
+            tracer.kill()
+            tracer.communicate()
+        backend.close()
+
+
 @as_root
 def test_a_tracer_of_another_account_is_named_and_left_alone(
     rig: LocalRig, backend: LocalBackend, reports: Reports, trace: Trace

@@ -15,6 +15,7 @@ import pwd
 import threading
 import time
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -39,10 +40,11 @@ class Range(NamedTuple):
 
 
 class Accounts:
-    """Of this machine. Any thread may ask; `counted_as` never reads a file."""
+    """Of this machine. Any thread may ask; `counted_as` and `subuids` never read a file."""
 
     def __init__(self) -> None:
         self._ranges: tuple[Range, ...] = ()
+        self._subuids: Mapping[int | str, Sequence[tuple[int, int]]] = {}
         self._mark: tuple[int, ...] | None = None  # which file was read
         self._named: set[int] = set()  # ids in a range that have a name all the same
         self._over, self._looked = threading.Event(), threading.Event()
@@ -73,6 +75,12 @@ class Accounts:
             return uid
         return found.first if found.owner == ROOT else found.owner
 
+    def subuids(self, account: int | str) -> Sequence[tuple[int, int]]:
+        """Return the ranges (first id, the one beyond the last) in which an account, by its id or its name, has its
+        subordinate ids. An id in them that has a name of its own is not left out: the account may become it in a user
+        namespace, and then end its processes."""
+        return self._subuids.get(account, ())
+
     def look(self) -> None:
         """Read the ranges anew if the file is another than the last time."""
         try:
@@ -85,6 +93,7 @@ class Accounts:
         except FileNotFoundError:
             mark, raw = (), b""
         self._ranges, self._mark = _disjoint(raw), mark
+        self._subuids = _by_account(self._ranges)
 
     def _run(self) -> None:
         while True:
@@ -107,6 +116,15 @@ class Accounts:
         if len(self._named) >= NAMES_KEPT:
             self._named = set()
         self._named.add(uid)
+
+
+def _by_account(ranges: Sequence[Range]) -> Mapping[int | str, Sequence[tuple[int, int]]]:
+    found: dict[int | str, list[tuple[int, int]]] = {}
+    for one in ranges:
+        if one.owner != ROOT:
+            for account in (one.owner, one.name):
+                found.setdefault(account, []).append((one.first, one.end))
+    return found
 
 
 def _first(one: Range) -> int:

@@ -21,7 +21,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from rota.adapters import connections
@@ -92,9 +92,8 @@ class LinuxProcesses:
         if procs.start_time(pid) != start:  # it ended meanwhile: what was read may be another's
             return None
         account = self._accounts.of(uid)
-        # All that is the account's in its namespaces goes with the lease, whichever of its ids it has.
-        ender = account.uid if account.subordinate and procs.is_of(pid, account.uid) else uid
-        holder = Holder(pid, start, self._boot_id, ender)
+        # All that is the account's goes with the lease, whichever of its ids it has.
+        holder = Holder(pid, start, self._boot_id, account.uid)
         return Seen(holder, uid, account.name, command, where, kernel, account.known)
 
     def attempt_of(self, pid: int) -> str | None:
@@ -105,6 +104,9 @@ class LinuxProcesses:
 
     def counted_as(self, uid: int) -> int:
         return self._accounts.counted_as(uid)
+
+    def subuids(self, account: int | str) -> Sequence[tuple[int, int]]:
+        return self._accounts.subuids(account)
 
     def peer_uid(self, link: socket.socket, *, quick: bool = False) -> int | None:
         return connections.peer_uid(link, quick=quick)

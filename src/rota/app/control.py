@@ -6,7 +6,7 @@ from rota.app.authz import HIGHEST_PRIORITY, Act, Principal, Role, authorise
 from rota.app.commands import Cancel, Hold, Release, Reprioritise
 from rota.app.desk import Desk, reason
 from rota.app.errors import Conflict, Invalid
-from rota.app.force import end_by_force, must_be_no_lease
+from rota.app.force import end_by_force
 from rota.app.problems import too_long
 from rota.app.report import end_reported
 from rota.app.settle import end_dependents
@@ -23,7 +23,6 @@ def cancel(desk: Desk, who: Principal, command: Cancel) -> Run:
     authorise(who, Act.CANCEL, run.user)
     if command.force:
         authorise(who, Act.FORCE)
-        must_be_no_lease(run)
     if run.state in ENDED:  # ended earlier in this very batch
         raise Conflict(f"run {run.id} has already ended ({run.state})")
     why = reason(command.why, f"cancelled by {who.name}")

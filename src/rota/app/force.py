@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from rota.app.authz import Principal
 from rota.app.desk import Desk
-from rota.app.errors import Conflict
 from rota.app.settle import settle_by_force
 from rota.core.run import ENDED, Cause, Exit, Run
 
 FORCED_AFTER_S = 10.0  # after SIGKILL: whatever ends at all has ended by then, and the server has heard of it
 FORCED = "ended by force"
 MAX_LEFT = 600  # characters of what did not end
-
-
-def must_be_no_lease(run: Run) -> None:
-    if run.spec.holder is not None:
-        raise Conflict(
-            f"lease {run.id} cannot be ended by force: give it back (POST /release), which frees its GPUs whatever "
-            f"process {run.spec.holder.pid} does",
-            "run_id",
-        )
 
 
 def end_by_force(desk: Desk, who: Principal, run: Run, left: str) -> bool:

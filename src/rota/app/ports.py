@@ -210,6 +210,10 @@ class Processes(Protocol):
     def counted_as(self, uid: int) -> int:
         """Return the user id for which connections of this one count: of a subordinate id its account's. Quick."""
 
+    def subuids(self, account: int | str) -> Sequence[tuple[int, int]]:
+        """Return the ranges of an account's subordinate ids, each with its first id and the one beyond its last. Quick.
+        The account is given by its id or its name."""
+
     def peer_uid(self, link: socket.socket, *, quick: bool = False) -> int | None:
         """The account at the other end of a connection; None = the kernel cannot tell. `quick`: in a time that does not
         depend on how many sockets there are, or not at all."""

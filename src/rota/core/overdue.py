@@ -48,12 +48,14 @@ def overdue(policy: Policy, run: Run, now: float, reservation: Reservation | Non
         since = min(([limit] if limit is not None and past_limit else []) + ([attempt.stop.at] if attempt.stop else []))
         what = _asked(run) if attempt.stop is not None and since == attempt.stop.at else "is past its time limit"
         if has_outlived_kill(policy, run, now):
+            is_lease = run.spec.holder is not None
+            others = "the server may not end them" if is_lease else "their supervisor was stopped"
             text = (
                 f"{_named(run)} was due to be killed {about(now - killed_at)} ago and has not died: its processes wait "
                 f"for a device, a file system or another process in the kernel (state D), or a process of another "
-                f"account traces them (state t), or their supervisor was stopped, or the machine was suspended; "
-                f"`rota explain {run.id}` says what can be seen of that, and an admin who has looked at the machine "
-                f"gives the GPUs back with `rota cancel --force {run.id}`"
+                f"account traces them (state t), or {others}, or the machine was suspended; `rota explain {run.id}` "
+                f"says what can be seen of that, and an admin who has looked at the machine gives the GPUs back with "
+                f"`rota cancel --force {run.id}`"
             )
             return Overdue(run.id, run.user, killed_at, None, text)
         left = f"it is killed in {about(killed_at - now)} at the latest" if killed_at > now else "it is being killed"

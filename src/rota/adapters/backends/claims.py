@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,9 +113,9 @@ def veto(root: str, attempt_id: str, end: Exit) -> bool:
         os.close(prepared.lock)
 
 
-def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None:
+def bury(root: str, attempt_id: str, timeout_s: float, subuids: Callable[[int], procs.Ranges]) -> Exit | None:
     """Kill all that a deserted attempt left behind, then record it as lost. None: something of it does not die
-    (yet)."""
+    (yet). `subuids` tells the subordinate ids of an account."""
     directory = records.attempt_dir(root, attempt_id)
     claim = records.read(f"{directory}/lock") or {}
     record = records.read(f"{directory}/pid")
@@ -125,7 +125,7 @@ def bury(root: str, attempt_id: str, timeout_s: float = BURIAL_S) -> Exit | None
         end = Exit(Cause.LOST, message="the machine was restarted")
     else:
         uid, group = _account(directory, record), _group(directory, claim, record or {})
-        if not _sweep(root, attempt_id, uid, group, timeout_s):
+        if not _sweep(root, attempt_id, uid, group, timeout_s, subuids):
             return None
         limits = claim.get("limits")
         for group in limits if isinstance(limits, list) else ():  # older claims have none
@@ -155,12 +155,14 @@ def processes(root: str, attempt_id: str, shim: int | None) -> list[int]:
     return sorted({*below, *(confine.members(group) if group else ())} - {0, shim})
 
 
-def _sweep(root: str, attempt_id: str, uid: int | None, group: str, timeout_s: float) -> bool:
+def _sweep(  # noqa: PLR0917 - what is left of one attempt, and how it is known
+    root: str, attempt_id: str, uid: int | None, group: str, timeout_s: float, subuids: Callable[[int], procs.Ranges]
+) -> bool:
     deadline, here = time.monotonic() + timeout_s, records.installation_id(root)
     if (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, uid, deadline, here):
         return True
     left = procs.marked(attempt_id, uid, here, time.monotonic() + timeout_s)
-    for text in tracers.end({*confine.members(group), *left}, uid) if uid is not None else ():
+    for text in tracers.end({*confine.members(group), *left}, uid, subuids(uid)) if uid is not None else ():
         log.warning("%s: %s", attempt_id, text)
     return False
 

@@ -2,6 +2,13 @@
 
 Who holds a lease is named by people, so only what is its owner's is ever signalled: processes of the account that the
 lease was given for (`Holder.uid`), and none that belongs to an attempt the holder is no part of.
+
+A process is the account's from when it is noted, with its start time: the holder when the lease was asked for, a
+descendant when it was found. The account could end it then by the kernel's rules. It can become another account's only
+by its own doing, as by the exec of a set-uid file, and is signalled all the same: else any program could keep its GPUs
+in that way. No innocent process is hit: a number with its start time is never another process, and whoever starts a
+set-uid program may end it by the kernel's rules as well (RLIMIT_CPU is kept over the exec). What another account's
+process starts is that one's, and is left alone.
 """
 
 from __future__ import annotations
@@ -24,10 +31,11 @@ class Family(NamedTuple):
     unseen: frozenset[Target] = frozenset()  # there may be more below these, which would be lost with them
 
 
-def family(holder: Holder, known: Collection[Target] = ()) -> Family:
+def family(holder: Holder, known: Collection[Target] = (), subuids: procs.Ranges = ()) -> Family:
     """The process itself first, then its descendants and those of `known`, which were found before; empty when none is
     there any more, when the holder is not its owner's to end, or when we live by it: the server, whatever it was
-    started by, and the first process. Nobody ends a lease by ending the house.
+    started by, and the first process. Nobody ends a lease by ending the house. `subuids` are the subordinate ids of the
+    holder's account (see `procs.is_of`).
 
     The time this takes grows with the number of descendants, and only with that: each is looked at once, and by nothing
     that its owner can delay. So the mark in its environment is not read: that waits for a lock of the process. Nor does
@@ -37,7 +45,7 @@ def family(holder: Holder, known: Collection[Target] = ()) -> Family:
         return Family()
     give_up = procs.time_awake() + heard.LOOK_S
     head = (holder.pid, holder.start_ticks)
-    found = [head] if _is_there(head) and procs.is_of(holder.pid, holder.uid) else []
+    found = [head] if _is_there(head) else []
     roots = dict.fromkeys((*found, *known))
     groups = inside.groups_of(next((each[0] for each in roots if _is_there(each)), holder.pid))
     todo = [(each[0], each) for each in roots]  # a process, and the one of the family that it is or is below
@@ -57,7 +65,7 @@ def family(holder: Holder, known: Collection[Target] = ()) -> Family:
             if named is None or _is_attempts(pid, named[0], groups, holder.uid):
                 continue  # with all that is below
             each = above
-            if start is not None and procs.is_of(pid, holder.uid):
+            if start is not None and procs.is_of(pid, holder.uid, subuids):
                 each = (pid, start)
                 found.append(each)
             todo.append((pid, each))
@@ -98,13 +106,13 @@ def _is_orphan(pid: int, number: int) -> bool:
     return origin is not None and origin.forked and bool(procs.caught(pid) >> (number - 1) & 1)
 
 
-def signal_all(targets: Iterable[Target], number: int, uid: int) -> bool:
-    """False when one of them lives and may not be signalled: by this account, or because it is not `uid`'s."""
-    told = [_signal(pid, start, number, uid) for pid, start in targets]
+def signal_all(targets: Iterable[Target], number: int) -> bool:
+    """False when one of them lives and may not be signalled by this account."""
+    told = [_signal(pid, start, number) for pid, start in targets]
     return all(told)
 
 
-def _signal(pid: int, start: int, number: int, uid: int) -> bool:
+def _signal(pid: int, start: int, number: int) -> bool:
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:
@@ -112,8 +120,6 @@ def _signal(pid: int, start: int, number: int, uid: int) -> bool:
         return True  # gone
     try:
         if procs.start_time(pid) == start:
-            if not procs.is_of(pid, uid):
-                return False
             signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:
         pass

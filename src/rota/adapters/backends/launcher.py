@@ -187,7 +187,7 @@ def frame(head: str, body: object) -> bytes:
     return len(content).to_bytes(4, "big") + content
 
 
-def order_frame(order: LaunchOrder, installation: str = "") -> bytes:
+def order_frame(order: LaunchOrder, installation: str = "", subuids: procs.Ranges = ()) -> bytes:
     tasks = [{"minors": task.minors, "env": dict(task.env)} for task in order.tasks]
     body = {
         "id": order.attempt_id,
@@ -198,6 +198,7 @@ def order_frame(order: LaunchOrder, installation: str = "") -> bytes:
         "tasks": tasks,
         "umask": order.umask,
         "account": order.account,
+        "subuids": subuids,
         "time_limit_s": order.time_limit_s,
         "warn_signal": order.warn_signal,
         "warn_s": order.warn_s,

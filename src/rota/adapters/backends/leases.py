@@ -17,10 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rota.adapters.backends import claims, damaged, evict, procs, records, tracers
+from rota.adapters.backends import claims, damaged, evict, procs, records, stuck, tracers
 from rota.adapters.backends.turns import Turns
 from rota.app.ports import (
     Absent,
@@ -34,7 +35,7 @@ from rota.app.ports import (
     Started,
     StopOrder,
 )
-from rota.core.ids import is_attempt_id
+from rota.core.ids import is_attempt_id, run_of
 from rota.core.run import Cause, Exit, Holder
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class _Lease:
     counting: bool = False  # the next look at those is due
     undo: list[Callable[[], None]] = field(default_factory=list)  # watches, and a SIGKILL that is due
     untouchable: bool = False  # said in the log
+    named: bool = False  # as well: what is left after SIGKILL
     crowded: bool = False  # as well: not all of the brood is on record
     failing: bool = False  # as well
 
@@ -179,9 +181,11 @@ class LeaseBackend:
         return [name for name in os.listdir(self._dir) if is_attempt_id(name)]
 
     def stalled_by(self, attempt_id: str) -> str:
-        """A lease has no supervisor."""
-        _checked(attempt_id)
-        return ""
+        """Name what is left some seconds after its SIGKILL. A lease has no supervisor."""
+        lease = self._held(_checked(attempt_id))
+        if lease is None or time.monotonic() < lease.kill_by + stuck.AFTER_S:
+            return ""
+        return "; ".join(self._left(lease))
 
     def sweep(self, attempt_id: str, account: str | None) -> None:
         """Without its record nobody knows whose it was, and no process of a lease is ours."""
@@ -320,7 +324,7 @@ class LeaseBackend:
             lease = self._held(name)
             if lease is None or lease.order is None:
                 return
-            order, (found, unseen) = lease.order, evict.family(lease.holder, lease.brood)
+            order, (found, unseen) = lease.order, self._family(lease)
             with self._lock:
                 if self._known.get(name) is not lease:
                     return  # given back meanwhile
@@ -328,11 +332,10 @@ class LeaseBackend:
             looked_at = [each for each in targets if each not in unseen]  # the others have until the kill
             addressees = evict.asked(lease.holder, looked_at, order.signal)
             lease.spared = frozenset(looked_at) - frozenset(addressees)
-            told = bool(targets) and evict.signal_all(addressees, order.signal, lease.holder.uid)
+            told = bool(targets) and evict.signal_all(addressees, order.signal)
             if not told and not lease.untouchable:
                 lease.untouchable = True
-                pid = lease.holder.pid
-                log.warning("%s: process %d is not ours to end; it keeps its lease while it lives", name, pid)
+                log.warning("%s: %s is not ours to end; %s", name, self._described(lease.holder.pid), _way_out(name))
             with self._lock:
                 lease.asked = (order.cause, order.signal)
                 if lease.order is order:  # else another came meanwhile, and is carried out next
@@ -376,7 +379,7 @@ class LeaseBackend:
                     if lease.crowded and gone:  # there is room on record for others
                         self._write(name, lease)
             if end is None and left and left <= lease.spared:
-                evict.signal_all(left, evict.SIGKILL, lease.holder.uid)
+                evict.signal_all(left, evict.SIGKILL)
         if end is not None:
             self._report(Ended(name, end))
 
@@ -387,7 +390,7 @@ class LeaseBackend:
             lease = self._held(name)
             if lease is None:
                 return
-            found, unseen = evict.family(lease.holder, lease.brood)
+            found, unseen = self._family(lease)
             with self._lock:
                 if self._known.get(name) is not lease:
                     return
@@ -398,20 +401,46 @@ class LeaseBackend:
                     lease.undo.append(self._after(tracers.AFTER_S, lambda: self._put(name, self._free)))
                 lease.kill_at = math.inf  # what forked meanwhile is killed by the next order
             looked_at = [each for each in targets if each not in unseen]
-            evict.signal_all(looked_at, evict.SIGKILL, lease.holder.uid)
+            evict.signal_all(looked_at, evict.SIGKILL)
 
     def _free(self, name: str) -> None:
-        """Free those that outlive SIGKILL because another process of their account traces them."""
+        """Free those that outlive SIGKILL because another process of their account traces them, and say once what is
+        left after that."""
         with self._or_again(name, self._free):
             lease = self._held(name)
             if lease is None:
                 return
-            family = [(lease.holder.pid, lease.holder.start_ticks), *lease.brood]
-            left = [target[0] for target in family if _lives(target)]
-            for text in tracers.end(left, lease.holder.uid) if left else ():
+            left = [target[0] for target in _all_of(lease) if _lives(target)]
+            for text in tracers.end(left, lease.holder.uid, self._subuids(lease)) if left else ():
                 log.warning("%s: %s", name, text)
+            if time.monotonic() >= lease.kill_by + stuck.AFTER_S and not lease.named and (texts := self._left(lease)):
+                lease.named = True
+                log.warning("%s: %s; %s", name, "; ".join(texts), _way_out(name))
             if left:
                 self._after(LOOK_S, lambda: self._put(name, self._free))
+
+    def _subuids(self, lease: _Lease) -> Sequence[tuple[int, int]]:
+        return self._processes.subuids(lease.holder.uid)
+
+    def _family(self, lease: _Lease) -> evict.Family:
+        return evict.family(lease.holder, lease.brood, self._subuids(lease))
+
+    def _left(self, lease: _Lease) -> list[str]:
+        """Name some of the processes that keep the lease, and what traces these."""
+        left = (target[0] for target in _all_of(lease) if _lives(target))
+        if lease.untouchable:
+            why = "is not ours to end: the server may not signal it, or was itself started by it"
+            return [f"{self._described(pid)} {why}" for pid in islice(left, stuck.MAX_NAMED)]
+        found = stuck.described(left)
+        traced = [f"{self._described(pid)} traces it" for pid in tracers.tracers_of(found)[: stuck.MAX_NAMED]]
+        return [f"{text} (account {self._name_of(pid)})" for pid, text in found.items()] + traced
+
+    def _described(self, pid: int) -> str:
+        return f"{tracers.described(pid)} (account {self._name_of(pid)})"
+
+    def _name_of(self, pid: int) -> str:
+        uid = procs.uid_of(pid)
+        return "?" if uid is None else self._processes.account(uid).name
 
     @contextlib.contextmanager
     def _or_again(self, name: str, act: Callable[[str], None]) -> Iterator[None]:
@@ -467,6 +496,14 @@ class LeaseBackend:
             what = "the lease is given again to the process that the store names; what that started is not known"
             damaged.say(f"{self._dir}/{name}", what)
         return lease
+
+
+def _all_of(lease: _Lease) -> tuple[evict.Target, ...]:
+    return ((lease.holder.pid, lease.holder.start_ticks), *lease.brood)
+
+
+def _way_out(name: str) -> str:
+    return f"it keeps its lease while it lives, or until an admin gives it back with rota cancel --force {run_of(name)}"
 
 
 def _lives(target: evict.Target) -> bool:

@@ -69,6 +69,10 @@ class _Attempt:
     hangs: bool = False  # one of them for so long that it was named
 
 
+def _none(account: int | str) -> procs.Ranges:
+    return ()
+
+
 class LocalBackend:
     def __init__(
         self,
@@ -80,9 +84,11 @@ class LocalBackend:
         processes: int | None = None,
         memory_bytes: int | None = None,
         least_free: int = 0,
+        subuids: Callable[[int | str], procs.Ranges] = _none,
     ) -> None:
         """Bound each attempt to `processes` (None: by the machine's cores), and all of them together to `memory_bytes`
-        (None: the machine's memory less a reserve). No log grows while fewer bytes than `least_free` are free."""
+        (None: the machine's memory less a reserve). No log grows while fewer bytes than `least_free` are free.
+        `subuids` tells the subordinate ids of an account, which is given by its name or its id."""
         self._root = str(root.absolute())
         self._launcher = Launcher(
             Path(self._root),
@@ -93,6 +99,7 @@ class LocalBackend:
             memory_bytes=memory_bytes,
             least_free=least_free,
         )
+        self._subuids = subuids
         self._known: dict[str, _Attempt] = {}
         self._lock = threading.Lock()  # guards _known; never held while reporting
         self._news = threading.Condition(self._lock)
@@ -145,7 +152,8 @@ class LocalBackend:
         if order.holder is not None:
             self._refuse(name, "a lease is its holder's own process: there is nothing to launch")
             return
-        content = order_frame(order, self._installation)
+        subuids = self._subuids(os.geteuid() if order.account is None else order.account)
+        content = order_frame(order, self._installation, subuids)
         if len(content) > MAX_FRAME or not order.argv or not order.tasks:
             self._refuse(name, "the order is too large" if order.argv and order.tasks else "there is nothing to run")
             return
@@ -192,7 +200,7 @@ class LocalBackend:
         if isinstance(sight, claims.Deserted):
             self._await_gone(name)
             # what does not die at once lives: `_adopt` leaves it to the undertaker, who says when it is over
-            sight = claims.bury(self._root, name, LOOK_S) or claims.Held(None, None)
+            sight = claims.bury(self._root, name, LOOK_S, self._subuids) or claims.Held(None, None)
         match sight:
             case Exit():
                 return sight
@@ -592,7 +600,7 @@ class LocalBackend:
     def _bury(self, name: str) -> None:
         end = None
         try:
-            end = claims.bury(self._root, name)
+            end = claims.bury(self._root, name, claims.BURIAL_S, self._subuids)
         except OSError as error:
             log.error("%s cannot be swept, trying again: %s", name, error)
         finally:  # whatever went wrong (a full disk): look again in a while

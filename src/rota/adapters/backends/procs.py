@@ -16,7 +16,9 @@ import time
 
 TYPE_CHECKING = False  # typing itself is too dear for the zygote
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    Ranges = Sequence[Sequence[int]]
 
 MARKER = "ROTA_ATTEMPT_ID"
 INSTALLATION = "ROTA_INSTALLATION_ID"  # whose attempt it is: two servers can give the same id
@@ -126,10 +128,15 @@ def uid_of(pid: int) -> int | None:
         return None
 
 
-def is_of(pid: int, uid: int) -> bool:
-    """Tell whether a process is an account's: by its user id, or since it is in a user namespace that the account made,
+def is_of(pid: int, uid: int, subuids: Ranges = ()) -> bool:
+    """Tell whether a process is an account's: by its user id, which may be one of the account's subordinate ids (each
+    range with its first id, and the one beyond its last), or since it is in a user namespace that the account made,
     where it may have taken any other id."""
-    if uid_of(pid) == uid:
+
+    def is_its(one: int | None) -> bool:
+        return one == uid or (one is not None and any(first <= one < end for first, end in subuids))
+
+    if is_its(uid_of(pid)):
         return True
     try:
         fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
@@ -140,7 +147,7 @@ def is_of(pid: int, uid: int) -> bool:
     for each in namespaces(fd):
         if os.fstat(each).st_ino == own:
             return False
-        if int.from_bytes(fcntl.ioctl(each, NS_GET_OWNER_UID, bytes(4)), sys.byteorder) == uid:
+        if is_its(int.from_bytes(fcntl.ioctl(each, NS_GET_OWNER_UID, bytes(4)), sys.byteorder)):
             return True
     return False
 

@@ -547,7 +547,8 @@ class Shim:
         if not looked:
             self.stuck_at = now + stuck.AFTER_S
             return
-        self._tell_each(tracers.end([*left, *defunct.members(left)], self.uid))
+        subuids = self.order.get("subuids", ())  # an order of an older version has none
+        self._tell_each(tracers.end([*left, *defunct.members(left)], self.uid, subuids))
         if now >= self.stuck_at:
             self._name_stuck(left)
 

@@ -27,9 +27,9 @@ MAX_STATUS = 4096
 MAX_TRACERS = 1000  # that are dealt with at a time
 
 
-def end(pids: Iterable[int], uid: int) -> list[str]:
-    """Kill what traces these processes and is not one of them, as far as it is `uid`'s own; say what was done, or who
-    traces them."""
+def end(pids: Iterable[int], uid: int, subuids: procs.Ranges = ()) -> list[str]:
+    """Kill what traces these processes and is not one of them, as far as it is `uid`'s own, or has one of its
+    subordinate ids (see `procs.is_of`); say what was done, or who traces them."""
     traced = list(pids)
     mine = lineage()
     said = []
@@ -37,7 +37,7 @@ def end(pids: Iterable[int], uid: int) -> list[str]:
         start, who = procs.start_time(pid), described(pid)
         if start is None or pid in traced:
             continue  # it has ended, or is being killed with the rest
-        if pid not in mine and procs.is_of(pid, uid) and kill(pid, start, uid):
+        if pid not in mine and kill(pid, start, uid, subuids):
             said.append(f"{who} traced it and kept it from ending, and was killed")
         else:
             said.append(f"{who} traces it and keeps it from ending")
@@ -83,8 +83,8 @@ def described(pid: int) -> str:
     return f"process {pid} ({shown}) of user id {procs.uid_of(pid)}"
 
 
-def kill(pid: int, start: int, uid: int) -> bool:
-    return procs.send(pid, signal.SIGKILL, lambda: procs.start_time(pid) == start and procs.is_of(pid, uid))
+def kill(pid: int, start: int, uid: int, subuids: procs.Ranges) -> bool:
+    return procs.send(pid, signal.SIGKILL, lambda: procs.start_time(pid) == start and procs.is_of(pid, uid, subuids))
 
 
 def lineage() -> set[int]:
