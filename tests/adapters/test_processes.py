@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.adapters import accounts
 from rota.adapters import processes as module
 from rota.adapters.processes import LinuxProcesses
 from rota.core.descriptors import Shares
@@ -289,6 +290,19 @@ def test_families_take_no_descriptor_of_the_holders(processes, sleepers, monkeyp
     for holder in holders:
         processes.watch(holder, lambda: None)
     assert len(processes._by_fd) == 6
+
+
+def test_watches_of_subordinate_ids_count_for_their_account(processes, sleepers, tmp_path, monkeypatch):
+    """A lease that an older version gave names the subordinate id itself."""
+    (tmp_path / "subuid").write_text("nobody:900000:65536\n")
+    monkeypatch.setattr(accounts, "SUBUID", str(tmp_path / "subuid"))
+    monkeypatch.setattr(module, "MAX_FAMILY", 2)
+    processes._accounts.look()
+    holders = [replace(holder_of(processes, sleepers.start()), uid=900_000 + n) for n in range(3)]
+    for holder in holders[:2]:
+        processes.watch(holder, lambda: None, family=True)
+    with pytest.raises(OSError, match="2 processes of its account are watched"):
+        processes.watch(holders[2], lambda: None, family=True)
 
 
 def test_after_the_closing_nobody_is_told(sleepers):

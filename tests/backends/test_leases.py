@@ -648,6 +648,26 @@ def test_a_descendant_with_a_subordinate_id_ends_with_its_lease(rig, backend, re
     assert procs.start_time(child) is None
 
 
+def test_leases_of_subordinate_ids_wait_in_the_line_of_their_account(rig, backend, reports, becomes, monkeypatch):
+    """Else 200 of an account's ids would have 200 lines, and every other account waited for each. A record of an older
+    version names the subordinate id itself."""
+    lines: list[int] = []
+    real = backend._turns.put
+
+    def put(account: int, *more: Any, **how: Any) -> None:
+        lines.append(account)
+        real(account, *more, **how)
+
+    monkeypatch.setattr(backend._turns, "put", put)
+    for uid in (NOBODY, 900_000, 900_001):
+        holder = replace(becomes("never", 900_000), uid=uid)
+        order = rig.order("last for ever", holder=holder)
+        backend.launch(order)
+        backend.stop(order.attempt_id, StopOrder("cancelled", signal=9, grace_s=0.0))
+        assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert set(lines) == {NOBODY}
+
+
 def test_what_outlives_its_kill_is_named_with_the_way_out(  # noqa: PLR0917 - fixtures
     rig, backend, reports, becomes, monkeypatch, caplog
 ):

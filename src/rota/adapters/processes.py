@@ -122,10 +122,11 @@ class LinuxProcesses:
 
     def watch(self, holder: Holder, on_end: Callable[[], None], *, family: bool = False) -> Callable[[], None]:
         wish, key = _Wish(on_end, family=family), (holder.pid, holder.start_ticks)
+        account = self.counted_as(holder.uid)
         with self._lock:
             if self._add(holder, wish):
                 return lambda: self._give_up(key, wish)
-            self._must_have_room(holder, holder.uid, family=family)
+            self._must_have_room(holder, account, family=family)
         fd = self._open(holder)
         with self._lock:
             try:
@@ -135,9 +136,9 @@ class LinuxProcesses:
                     self._gone.append(wish)
                     self._nudge()
                 elif not self._add(holder, wish):  # nobody else began to watch it meanwhile
-                    self._must_have_room(holder, holder.uid, family=family)
+                    self._must_have_room(holder, account, family=family)
                     self._epoll.register(fd, select.EPOLLIN)
-                    self._watches[key] = _Watch(fd, holder.uid)
+                    self._watches[key] = _Watch(fd, account)
                     self._by_fd[fd] = key
                     fd = GONE  # the thread closes it
                     self._add(holder, wish)

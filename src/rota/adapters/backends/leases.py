@@ -155,7 +155,7 @@ class LeaseBackend:
         # Orders are repeated for as long as it lives. A program has one signal to save by: at a second one it may end.
         if lease.asked != (order.cause, order.signal):
             lease.order = order
-            self._turns.put(lease.holder.uid, name, lambda: self._evict(name))
+            self._turns.put(self._account(lease), name, lambda: self._evict(name))
         return None
 
     def observe(self, attempt_id: str) -> Observation:
@@ -312,7 +312,7 @@ class LeaseBackend:
         with self._lock:
             lease = self._known.get(name)
             if lease is not None and self._open:
-                self._turns.put(lease.holder.uid, (name, act.__name__), lambda: act(name), urgent=urgent)
+                self._turns.put(self._account(lease), (name, act.__name__), lambda: act(name), urgent=urgent)
 
     def _held(self, name: str) -> _Lease | None:
         with self._lock:
@@ -418,6 +418,10 @@ class LeaseBackend:
                 log.warning("%s: %s; %s", name, "; ".join(texts), _way_out(name))
             if left:
                 self._after(LOOK_S, lambda: self._put(name, self._free))
+
+    def _account(self, lease: _Lease) -> int:
+        """Return for whom the work on a lease counts. A record of an older version may name a subordinate id."""
+        return self._processes.counted_as(lease.holder.uid)
 
     def _subuids(self, lease: _Lease) -> Sequence[tuple[int, int]]:
         return self._processes.subuids(lease.holder.uid)
