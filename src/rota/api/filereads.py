@@ -190,6 +190,7 @@ class FileReads:
     def _run(self) -> None:
         while (call := self._work.get()) is not None:
             call.do()
+            del call  # it has the error, whose traceback has what the caller held: the next one may be long in coming
 
 
 class _Call:
