@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 AFTER_S = 5.0  # a driver may take some seconds to take memory back from a killed process
 MAX_NAMED = 8  # processes of an attempt
-MAX_THREADS = 256  # of a process, that are looked at
+MAX_THREADS = 2048  # of a process, that are looked at: some 20 ms
 # In the names of functions that wait for a lock of a pipe or FIFO, or of a terminal.
 OUTPUT = ("pipe", "fifo", "tty", "pty")
 
