@@ -150,7 +150,7 @@ def test_a_protected_run_is_told_of_by_a_dry_run_without_an_id_that_names_nothin
     assert f"note: {run_id} of ".encode() in done.stderr and b"overdue" not in done.stderr, "it is there by right"
     waiting = office.submit("-G", "8", "-N", "2", "-t", "1h", "--", "true")
     told = office.out("explain", waiting)
-    assert re.search(r"\(expected to last until \d\d:\d\d", told), told
+    assert re.search(r"\(expected to last until (\d{4}-\d\d-\d\d )?\d\d:\d\d", told), told
     office.out("cancel", waiting)
 
 
