@@ -96,7 +96,7 @@ def flip_many(path: Path, tries: int, seed: int) -> dict[str, int]:
         damaged = bytearray(original)
         damaged[at] ^= 1 << chance.randrange(8)
         copy = path.parent / f"copy{n}" / "rota.db"
-        copy.parent.mkdir()
+        copy.parent.mkdir(mode=0o700)  # where others may search it, an empty log stays after a close
         copy.write_bytes(damaged)
         outcome = try_to_start(copy, wanted)
         if outcome != "same":
