@@ -27,6 +27,7 @@ from rota.core.snapshot import Snapshot
 from rota.core.underestimate import revised_ends
 from rota.core.zones import Zones
 
+FOR_GOOD_S = 1e9  # longer than any booking
 LATE_S = 1.0  # what is past its expected end is not gone: it is believed to end after this moment
 
 
@@ -83,16 +84,18 @@ class Profile:
         return not self._hopes
 
     # -- one after the other ------------------------------------------------------------------------------------------
-    def book(self, run: Run) -> Reserve | None:
-        """Its place in the future; None = there is none. One for now is for the caller to start."""
+    def book(self, run: Run, *, only_beside: bool = False) -> Reserve | None:
+        """Its place in the future; None = there is none. One for now is for the caller to start. `only_beside`: for now
+        alone, and where it is in nobody's way however long it takes."""
         while self._later and self._later[-1][0] < run.seq:
             _, end, run_id = self._later.pop()
             attempt = self._runs[run_id].attempt
             assert attempt is not None
             self._hold(end, attempt.placement)
-        request, length = run.spec.request, _length_s(self.policy, run)
+        request, length = run.spec.request, FOR_GOOD_S if only_beside else _length_s(self.policy, run)
         at, nodes = self.ahead.ripe(request, self.now, length)
-        while at < math.inf:
+        latest = math.nextafter(self.now, math.inf) if only_beside else math.inf
+        while at < latest:
             zone = self.zones.of(run, at)
             if zone is not None:
                 board = self.ahead.board(nodes, at, at + length)

@@ -365,11 +365,10 @@ class _Pass:
             return False
         if self.had_enough(run.user):
             return False
-        if self.may_be_late(run):
-            return True
-        booked = self.profile.book(run)
+        doubted = self.may_be_late(run)
+        booked = self.profile.book(run, only_beside=doubted)
         if booked is None:
-            return False
+            return doubted  # another of its lane may have a time limit
         if self.reserve is None and booked.at > self.snap.now:
             self.reserve = booked  # of the first: what is told to people
         if booked.at <= self.snap.now:

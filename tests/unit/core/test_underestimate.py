@@ -203,9 +203,12 @@ def test_a_burst_of_wrong_expectations_does_not_pass_one_after_another(
     assert started is not None and started <= 2 * 3600.0, "the burst lasts for more than five hours"
 
 
+@pytest.mark.parametrize("backfill", [Backfill.EASY, Backfill.CONSERVATIVE])
 @pytest.mark.parametrize(("gpus", "passes"), [(16, False), (15, True)], ids=["all", "one beside"])
-def test_who_passed_and_is_late_passes_only_with_a_limit_or_beside_the_reservation(gpus: int, passes: bool) -> None:
-    lab = Lab(*two_by_eight(), policy=EASY)
+def test_who_passed_and_is_late_passes_only_with_a_limit_or_beside_the_reservation(
+    backfill: Backfill, gpus: int, passes: bool
+) -> None:
+    lab = Lab(*two_by_eight(), policy=Policy(ordering=Ordering.PRIORITY, backfill=backfill))
     lab.submit(11, user="ann", takes=7200.0, time_limit_s=7200.0)
     lab.step()
     head = lab.submit(gpus, user="ann", takes=100.0, time_limit_s=100.0, priority=3)
@@ -214,11 +217,12 @@ def test_who_passed_and_is_late_passes_only_with_a_limit_or_beside_the_reservati
     lab.until(60.0)
     assert lab.first_start(late) == 1.0
     said = lab.submit(1, user="mal", takes=50.0, expected=50.0)
+    without_gpu = lab.submit(0, user="mal", takes=50.0, expected=50.0)
     limited = lab.submit(1, user="mal", takes=50.0, time_limit_s=50.0)
     other = lab.submit(1, user="bob", takes=50.0, expected=50.0)
     lab.step()
     assert (lab.first_start(said) == 60.0) is passes
-    assert [lab.first_start(one) for one in (limited, other)] == [60.0, 60.0]
+    assert [lab.first_start(one) for one in (without_gpu, limited, other)] == [60.0, 60.0, 60.0]
     if not passes:
         told = explain(lab.state, lab.now, said)
         assert "reservation" in [reason.code for reason in told.reasons]
