@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -160,6 +161,25 @@ def test_a_start_waits_for_the_directory_of_its_account_without_its_gpus_and_nob
     backend.launch(waits[1])
     gate.write_text("")
     assert rig.end_of(reports, waits[1]).ok
+
+
+@ROOT_ONLY
+def test_a_stop_ends_what_opens_a_directory(
+    root: Path, rig: LocalRig, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = root / "slow.py"
+    slow.write_text("import time\ntime.sleep(1000)\n")
+    monkeypatch.setattr(opener, "__file__", str(slow))
+    before = set(os.listdir("/proc/self/fd"))
+    backend = rig.backend()
+    backend.open(reports)
+    order = order_of(rig, root, "true")
+    backend.launch(order)
+    wait_for(lambda: backend._directories._opening, "a process that opens it")
+    (opening,) = backend._directories._opening.values()
+    backend.close()
+    assert opening.process.returncode == -signal.SIGKILL
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def for_account(order: LaunchOrder, account: str, root: Path) -> LaunchOrder:

@@ -16,7 +16,9 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -24,6 +26,7 @@ from rota.adapters.backends import opener
 from rota.core.descriptors import HIGHEST, shares
 
 WITHIN_S = 10.0  # an order waits for its directory at most
+KILLED_S = 1.0  # a stop waits for the processes that were killed; one that waits in the kernel may never end
 
 
 class Directory(NamedTuple):
@@ -41,6 +44,7 @@ class Clock(Protocol):
 @dataclass(slots=True)
 class _Opening:
     process: subprocess.Popen[bytes]
+    pidfd: int  # the watcher closes it at the end of the process
     link: socket.socket
     waiting: dict[str, Callable[[bool], None]] = field(default_factory=dict)
 
@@ -99,7 +103,7 @@ class Pins:
             except BaseException:
                 ours.close()
                 raise
-        opening = _Opening(process, ours)
+        opening = _Opening(process, pidfd, ours)
         watcher.follow(pidfd, lambda: self._ended(wanted.path, opening))
         return opening
 
@@ -121,9 +125,15 @@ class Pins:
             then(False)
 
     def close(self) -> None:
-        """When the watcher has ended. A process that waits is left to itself: it holds nothing."""
+        """When the watcher has ended. A process that does not end is left to itself: it holds nothing."""
         for opening in self._opening.values():
+            opening.process.kill()
             opening.link.close()
+            os.close(opening.pidfd)
+        give_up = time.monotonic() + KILLED_S
+        for opening in self._opening.values():
+            with suppress(subprocess.TimeoutExpired):
+                opening.process.wait(max(0.0, give_up - time.monotonic()))
         self._opening.clear()
         while self._open:
             os.close(self._open.popitem()[1])
