@@ -9,6 +9,7 @@ An estimate binds nobody. Where the run has no time limit either, it counts for 
 such an estimate took, however they ended.
 
 Each circle keeps its newest good ends, sorted as they come: a question costs a few look-ups whatever the past holds.
+When there are too many circles, whoever has most loses the oldest: nobody makes the past of others be forgotten.
 Other threads may read while one learns: every look takes a whole copy in one step.
 """
 
@@ -100,35 +101,45 @@ class _Sample:
 
 class History:
     def __init__(self, under: History | None = None) -> None:
-        self._known: OrderedDict[Circle, _Sample] = OrderedDict()
+        self._known: dict[Circle, _Sample] = {}
+        self._of: dict[str, OrderedDict[Circle, None]] = {}  # each person's of them; the one learned longest ago first
         self._under = under  # what is known besides; see copy()
 
     def learn(self, user: str, spec: Spec, ran_s: float) -> None:
         for circle, _ in _of_this_command(user, spec):
-            self._take(circle, ran_s, REMEMBERED)
-        self._take(_of_this_size(user, spec), ran_s, REMEMBERED)
+            self._take(user, circle, ran_s, REMEMBERED)
+        self._take(user, _of_this_size(user, spec), ran_s, REMEMBERED)
         if spec.time_limit_s is not None:
-            for circle in _declared(user, spec.time_limit_s, spec.request.gpus):
-                self._take(circle, ran_s, HABITS_REMEMBERED)
+            *own, all_people = _declared(user, spec.time_limit_s, spec.request.gpus)
+            for circle in own:
+                self._take(user, circle, ran_s, HABITS_REMEMBERED)
+            self._take("", all_people, ran_s, HABITS_REMEMBERED)
         while len(self._known) > CIRCLES:
-            self._known.popitem(last=False)
+            self._forget_one()
+
+    def _forget_one(self) -> None:
+        person, circles = max(self._of.items(), key=lambda one: len(one[1]))
+        self._known.pop(circles.popitem(last=False)[0], None)  # the circle of a sweep may be several people's
+        if not circles:
+            del self._of[person]
 
     def learn_estimate(self, user: str, estimate_s: float, ran_s: float) -> None:
         """Take in by how much a run outlived its estimate, or how much sooner it ended."""
-        self._take(_estimated(user, estimate_s), ran_s / max(1.0, estimate_s), HABITS_REMEMBERED)
+        self._take(user, _estimated(user, estimate_s), ran_s / max(1.0, estimate_s), HABITS_REMEMBERED)
 
     def overrun(self, user: str, estimate_s: float) -> float:
         """By what factor nine of ten of the person's runs stay below such an estimate; 1 = it is believed as it is."""
         found = self._enough(_estimated(user, estimate_s), ENOUGH_DECLARED)
         return 1.0 if found is None else max(1.0, found[min(len(found) - 1, int(0.9 * len(found)))])
 
-    def _take(self, circle: Circle, ran_s: float, most: int) -> None:
+    def _take(self, user: str, circle: Circle, ran_s: float, most: int) -> None:
         sample = self._known.get(circle)
         if sample is None:
             before = self._find(circle)
             sample = self._known[circle] = _Sample() if before is None else before.copy()
-        else:
-            self._known.move_to_end(circle)
+        circles = self._of.setdefault(user, OrderedDict())
+        circles[circle] = None
+        circles.move_to_end(circle)
         sample.add(ran_s, most)
 
     def copy(self) -> History:

@@ -130,12 +130,21 @@ def test_the_circles_widen_from_the_same_command_and_size_to_the_users_runs_of_t
     assert history.predict("ann", spec(4, argv=("train", "3"))) == 100
 
 
-def test_memory_is_bounded_and_the_longest_unused_is_forgotten():
+def test_memory_is_bounded_and_of_whoever_has_most_the_longest_unused_is_forgotten():
     history = learned(1, 2, 3, argv=("first",))
+    for _ in range(3):
+        history.learn("ann", spec(argv=("last",)), 7)
+        history.learn("bob", spec(argv=("train",), time_limit_s=60.0), 9)
     for n in range(CIRCLES):
-        history.learn(f"u{n}", spec(), 1)
+        history.learn("mal", spec(0, argv=(f"{n:b}".translate({48: "a", 49: "b"}),), group="g"), 1)
     assert len(history._known) == CIRCLES
-    assert history.predict("ann", spec(argv=("first",))) is None
+    assert history.predict("bob", spec(argv=("train",))) == 9, "another person's is not forgotten for it"
+    assert [history.predict("ann", spec(argv=(name,))) for name in ("first", "last")] == [3, 7]
+    for n in range(CIRCLES):
+        history.learn("ann", spec(0, argv=(f"{n:b}".translate({48: "c", 49: "d"}),)), 1)
+    assert len(history._known) == CIRCLES
+    assert history.like("ann", spec(argv=("first",))) is None
+    assert history.like("bob", spec(argv=("train",))) is not None
 
 
 @pytest.mark.parametrize(
