@@ -152,7 +152,7 @@ async def jobs(request: Request) -> Response:
     house: House = request.app.state.house
     who: Principal = request.scope["rota.who"]
     if request.scope["rota.by"] == "pid":
-        who = await house.looks.read(request.scope["rota.party"], partial(_reader, house, request.scope))
+        who = await house.looks.read(request.scope["rota.owner"], partial(_reader, house, request.scope))
     return await run_in_threadpool(_jobs, house, who)
 
 
@@ -181,8 +181,10 @@ async def acquire(request: Request) -> Response:
     pid, gpus = _whole(body, "pid"), _whole(body, "num_gpus", 1)
     key, becomes = key_of(request), _becomes(body)
     asker = request.scope["rota.party"]
+    # A look may take as long as the process likes, so a person and all agents of that person share the threads.
+    person = request.scope["rota.owner"]
     started = _whole(body, "start_ticks") if body.get("start_ticks") is not None else None
-    caller, looked = await house.looks.read(asker, partial(_look, house, request.scope, pid, started))
+    caller, looked = await house.looks.read(person, partial(_look, house, request.scope, pid, started))
     if dry_run_of(request):
         run = await house.trials.read(asker, partial(house.leases.try_out, caller, looked, gpus, key, **becomes))
         return Json({"job_id": run.id, "gpus": "", "dry_run": True})
@@ -253,7 +255,7 @@ async def release(request: Request) -> Response:
     if request.scope["rota.by"] == "pid":
         try:
             look = partial(_owner_at_this_port, house, run_id, request.scope)
-            who = await house.looks.read(request.scope["rota.party"], look)
+            who = await house.looks.read(request.scope["rota.owner"], look)
         except (Conflict, Forbidden):
             if house.settings.private:  # there is nothing to be learnt here by trying ids
                 raise NotFound(f"no run {run_id[:50]!r}", "run_id") from None
