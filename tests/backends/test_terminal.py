@@ -16,6 +16,8 @@ import pytest
 
 from rota.adapters.backends import records, terminal
 from rota.adapters.backends.local import LocalBackend
+from rota.adapters.backends.logfile import LogFile
+from rota.adapters.backends.ptypump import PtyPump
 from rota.app.ports import LaunchOrder, StopOrder
 from rota.core.run import Cause
 from tests.backends.contract import Reports
@@ -229,3 +231,25 @@ def test_what_tmux_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("TMUX", raising=False)
     with pytest.raises(terminal.NoTerminal, match="tmux"):
         terminal.tmux_window(tmp_path, "0123456789ab-1", socket_name=f"rota-test-{os.getpid()}-nobody")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_pump_that_fails_still_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its supervisor waits for it, and else would never record the end."""
+
+    def fail() -> set[int]:
+        raise MemoryError
+
+    master, slave = os.openpty()
+    with open(tmp_path / "log", "wb") as log:
+        pump = PtyPump(master, LogFile(log.fileno(), 0), str(tmp_path))
+        monkeypatch.setattr(pump, "_poll", fail)
+        pump.start()
+        assert pump.is_over(60)
+        assert pump.is_closed(60)
+        pump.finish()
+        with pytest.raises(OSError, match="Input/output"):
+            os.write(slave, b"x")
+    os.close(slave)
+    pump._server.close()
+    os.close(pump._enough)

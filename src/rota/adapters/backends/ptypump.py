@@ -87,10 +87,12 @@ class PtyPump:
     def _run(self) -> None:
         try:
             self._serve_all()
-        finally:
+        finally:  # also after what nobody foresaw: the main thread waits for both, and else would never record the end
             self._ended.release()
-        os.close(self._master)
-        self._closed.release()
+            try:
+                os.close(self._master)
+            finally:
+                self._closed.release()
 
     def _serve_all(self) -> None:
         over = False
