@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from email.utils import formatdate, parsedate_to_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rota.api import static_files
 from rota.api.house import House
 from rota.api.server import guarded
 from rota.api.static_files import STATIC, TYPES
@@ -80,3 +82,12 @@ def test_nothing_else_is_there(ask: Any, path: str) -> None:
 def test_they_are_only_read(ask: Any) -> None:
     answer = ask("/static/app.js", "PUT", content_length="0")
     assert (answer.status, {*answer.headers["allow"].split(", ")}) == (405, {"GET", "HEAD"})
+
+
+def test_what_else_lies_beside_them_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "app.js").write_bytes(b"1")
+    (tmp_path / "app.js~").write_bytes(b"0")
+    (tmp_path / ".app.js.swp").write_bytes(b"0")
+    (tmp_path / "more.js").mkdir()
+    monkeypatch.setattr(static_files, "STATIC", tmp_path)
+    assert list(static_files.read_all()) == ["app.js"]

@@ -49,5 +49,5 @@ class StaticFile:
 
 
 def read_all() -> dict[str, StaticFile]:
-    """Return the files by their names."""
-    return {path.name: StaticFile.read(path) for path in STATIC.iterdir()}
+    """Return the files by their names; what else lies there, such as an editor's backup, is left out."""
+    return {path.name: StaticFile.read(path) for path in STATIC.iterdir() if path.suffix in TYPES and path.is_file()}
