@@ -1,7 +1,8 @@
 """A launcher whose supervisors wait in the kernel, for the lock of a FIFO, before one of their system calls.
 
 `python -I blocked.py FIFO CALL PIPE_S MOST_LEFT` is put before a zygote's command line. The lock is free unless a
-process outside holds it.
+process outside holds it. A CALL that ends in " asleep" waits for a flock of the FIFO's directory instead, in a state in
+which a signal would end it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,16 @@ def wait() -> None:
     real_close(os.open(FIFO, os.O_RDONLY | os.O_NONBLOCK))
 
 
+def wait_asleep() -> None:
+    directory = os.open(os.path.dirname(FIFO), os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_SH)
+    real_close(directory)
+
+
 def after_wait(act: Callable[..., Any], matters: Callable[..., bool]) -> Callable[..., Any]:
     def blocked(*args: Any, **more: Any) -> Any:
         if matters(*args):
-            wait()
+            (wait_asleep if CALL.endswith(" asleep") else wait)()
         return act(*args, **more)
 
     return blocked
@@ -49,7 +56,7 @@ CALLS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "lexists": (os.path, "lexists", lambda path: path.endswith(shim.FINISHED)),
     "mkdir": (os, "mkdir", lambda path, *rest: "checkpoints" in path),
 }
-where, name, matters = CALLS[CALL]
+where, name, matters = CALLS[CALL.removesuffix(" asleep")]
 setattr(where, name, after_wait(getattr(where, name), matters))
 shim.PIPE_S = float(PIPE_S)
 shim.MAX_LEFT_BEHIND = int(MOST_LEFT)

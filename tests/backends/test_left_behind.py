@@ -3,6 +3,7 @@ named."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -220,6 +221,22 @@ def test_a_start_for_which_the_checkpoint_directory_does_not_answer_is_tried_aga
         here.let_go()
         again = here.launch_of_another_account()
         assert here.rig.end_of(here.reports, again).ok
+
+
+def test_a_start_that_waits_where_a_signal_would_end_it_is_tried_again() -> None:
+    """As a request waits for the daemon of a FUSE mount; a supervisor has its signals blocked."""
+    with place("mkdir asleep") as here:
+        here.run()  # its supervisors are warm
+        held = os.open(here.rig.root, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            order = here.launch_of_another_account()
+            end = here.rig.end_of(here.reports, order)
+            assert (end.cause, end.shortage, end.started_tick) == (Cause.LOST, True, None)
+            assert "its checkpoint directory does not answer" in here.note(order)
+        finally:
+            os.close(held)
+        assert here.rig.end_of(here.reports, here.launch_of_another_account()).ok
 
 
 def test_more_supervisors_than_that_are_not_left_behind(soon: None) -> None:

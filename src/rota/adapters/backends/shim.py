@@ -658,14 +658,16 @@ class Shim:
         if self.account is None or not self.account.foreign:
             return act()
         aside = Aside(act)
-        return aside.result() if self._await(aside.is_over, CHECKPOINTS, stuck.waits) else None
+        # However it waits: for an answer of FUSE a thread waits so that a signal would end it, and here none comes.
+        return aside.result() if self._await(aside.is_over, CHECKPOINTS, lambda pid: True) else None
 
     def _await(self, is_over: Callable[[float], bool], what: str, waits: Callable[[int], object]) -> bool:
         """Wait for a thread. False: it is left behind where it `waits`, and we retire."""
         while not is_over(tracers.AFTER_S):
             if procs.time_awake() < self.give_up_at or not waits(os.getpid()):
                 continue
-            functions = ", ".join(filter(None, stuck.waits(os.getpid())))
+            found = filter(None, stuck.waits(os.getpid()))
+            functions = ", ".join(found) or ", ".join(stuck.beside(os.getpid())) or "the kernel does not say where"
             if stuck.supervisors() <= MAX_LEFT_BEHIND:
                 self.over = True
                 self._note(f"{what} does not answer, as a process outside holds it: left behind ({functions})")

@@ -66,6 +66,12 @@ def waits(pid: int) -> list[str]:
     return [_function(f"/proc/{pid}/task/{each}/wchan") for each in _waiting(pid)]
 
 
+def beside(pid: int) -> list[str]:
+    """Return the kernel functions in which the threads of this process beside its first one wait, however they do."""
+    found = (_function(f"/proc/{pid}/task/{each}/wchan") for each in procs.threads(pid) if each != str(pid))
+    return [each for each in found if each]
+
+
 def steadily(pid: int) -> dict[str, int]:
     """Return the threads of this process that wait so, each with a number that changes when it has run since."""
     return {each: _switches(f"/proc/{pid}/task/{each}/status") for each in _waiting(pid)}
