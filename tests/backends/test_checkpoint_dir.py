@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import signal
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from rota.adapters.backends import checkpoint_dir as made
-from rota.adapters.backends import launcher, opener
+from rota.adapters.backends import launcher, opener, pins, procs
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.task import Account
 from rota.adapters.checkpoints import CheckpointFiles
@@ -180,6 +181,41 @@ def test_a_stop_ends_what_opens_a_directory(
     backend.close()
     assert opening.process.returncode == -signal.SIGKILL
     assert set(os.listdir("/proc/self/fd")) <= before
+
+
+@ROOT_ONLY
+def test_a_start_for_which_no_more_directories_are_opened_says_so(
+    root: Path, rig: LocalRig, backend: LocalBackend, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(pins, "_most", lambda: 0)
+        order = for_account(order_of(rig, root, "true"), "daemon", root)
+        backend.launch(order)
+        end = rig.end_of(reports, order)
+    assert (end.cause, end.shortage) == (Cause.LOST, True)
+    assert "0 checkpoint directories are being opened already" in end.message
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_opener_that_cannot_be_followed_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def fail(pid: int) -> int:
+        begun.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(1000)\n")
+    monkeypatch.setattr(opener, "__file__", str(slow))
+    monkeypatch.setattr(os, "pidfd_open", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        pins.Pins().ask("1", pins.Directory(str(tmp_path), False), lambda answered: None, NobodyWaits())
+    wait_for(lambda: procs.start_time(begun[0]) is None, "its end")
+
+
+class NobodyWaits:
+    def later(self, delay_s: float, act: Callable[[], None]) -> None: ...
+    def follow(self, pidfd: int, act: Callable[[], None]) -> None: ...
 
 
 def for_account(order: LaunchOrder, account: str, root: Path) -> LaunchOrder:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from rota.adapters.backends import opener
+from rota.adapters.backends.records import Shortage
 from rota.core.descriptors import HIGHEST, shares
 
 WITHIN_S = 10.0  # an order waits for its directory at most
@@ -60,16 +61,15 @@ class Pins:
         return path in self._open
 
     def ask(self, name: str, wanted: Directory, then: Callable[[bool], None], watcher: Clock) -> None:
-        """Open a directory and then say whether its lock was to be had. An error is none of ours: whoever uses the
-        directory meets it, too."""
+        """Open a directory and then say whether its lock was to be had. An error of it is none of ours: whoever uses
+        the directory meets it, too. Raises an OSError where the server is short of something."""
         if wanted.path in self._open:
             then(True)
             return
         opening = self._opening.get(wanted.path)
         if opening is None:
             if len(self._opening) >= _most():
-                then(False)
-                return
+                raise Shortage(f"{_most()} checkpoint directories are being opened already, and do not answer")
             opening = self._opening[wanted.path] = self._begin(wanted, watcher)
         opening.waiting[name] = then
         watcher.later(self._within_s, lambda: self._give_up(name, opening))
@@ -99,7 +99,11 @@ class Pins:
                     env={},
                     pass_fds=[theirs.fileno()],
                 )
-                pidfd = os.pidfd_open(process.pid)
+                try:
+                    pidfd = os.pidfd_open(process.pid)
+                except BaseException:
+                    process.kill()  # not waited for, as it may not end: the next Popen reaps it once it has
+                    raise
             except BaseException:
                 ours.close()
                 raise
