@@ -91,6 +91,37 @@ def test_the_settings_that_make_it_durable(path: Path) -> None:
     assert sorted(beside(path)) == ["rota.db"]
 
 
+# Reads until its stdin ends.
+READER = """
+import sqlite3, sys
+reader = sqlite3.connect(sys.argv[1], isolation_level=None)
+reader.execute("BEGIN")
+reader.execute("SELECT count(*) FROM events").fetchone()
+print("reads", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_close_says_where_the_log_still_has_commits(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    house = House(open_store(path))
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"reads\n"
+        run = house.submit()
+        house.commit()
+        house.store.close()
+        assert "rota.db-wal still belongs to the store" in caplog.text
+        assert path.with_name("rota.db-wal").stat().st_size
+        reader.communicate()
+    caplog.clear()
+    store = open_store(path)
+    assert store.run(run.id) is not None
+    store.close()
+    assert "rota.db-wal" not in caplog.text
+
+
 def test_where_others_can_search_its_directory_a_close_removes_nothing(path: Path, tmp_path: Path) -> None:
     """To remove a file waits for the lock of its directory, which who can search that can hold for ever."""
     path.parent.chmod(0o711)

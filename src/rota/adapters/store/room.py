@@ -35,10 +35,10 @@ def is_kept(raw: Any, size: int) -> bool:
     return _number(raw, "freelist_count") * page >= size // 2 and _size(f"{path}-wal") >= size
 
 
-def checkpoint(raw: Any, how: str) -> None:
+def checkpoint(raw: Any, how: str) -> bool:
     """Copy the log into the file: PASSIVE as far as readers let it; RESTART waits for them, so that the next commit
-    begins the log anew."""
-    raw.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
+    begins the log anew. Return whether nobody was in the way."""
+    return not raw.execute(f"PRAGMA wal_checkpoint({how})").fetchone()[0]
 
 
 def _size(path: str) -> int:

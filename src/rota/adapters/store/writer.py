@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,8 @@ from rota.adapters.store import schema as s
 from rota.adapters.store.database import Database, Lost
 from rota.adapters.store.sql import Statements
 from rota.app.ports import Fenced, StoreBroken, StoreBusy, StoreError, StoreFull
+
+log = logging.getLogger(__name__)
 
 MOST_ROWS = 64  # in one INSERT
 
@@ -110,8 +113,13 @@ class Writer:
     def _fold_log_in(self, connection: Connection) -> None:
         """SQLite's: so that the file alone is the whole ledger when nobody has it open, also where the log stays."""
         if connection.dialect.name == "sqlite":
-            with suppress(connection.dialect.loaded_dbapi.Error):  # no room for it: the next start reads the log
-                room.checkpoint(connection.connection, "TRUNCATE")
+            why = "another process has the database open"
+            try:
+                if room.checkpoint(connection.connection, "TRUNCATE"):
+                    return
+            except connection.dialect.loaded_dbapi.Error as error:  # no room for it, say
+                why = str(error)
+            log.warning("rota.db-wal still belongs to the store, and the next start reads it: %s", why)
 
     def move(self, connection: Connection, head: tuple[Any, ...]) -> None:
         if run_many(connection, self._sql.move_head, [head]) == 1:
