@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.adapters import datadir
 from rota.adapters.datadir import DataDirBusy, DataDirError, open_data_dir
 
 # Says what came of it, then holds the directory until its stdin ends.
@@ -79,6 +80,33 @@ def test_kill_9_frees_it_and_the_message_names_the_holder(tmp_path: Path) -> Non
     first.send_signal(signal.SIGKILL)
     first.wait()
     finish(first)
+    open_data_dir(tmp_path).close()
+
+
+# Has the directory, and then ends but for a second thread.
+KILLED = """
+import ctypes, sys, threading, time
+from rota.adapters.datadir import open_data_dir
+held = open_data_dir(sys.argv[1])
+threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+print("won", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[__import__("platform").machine()], 0)
+"""
+
+
+def test_a_killed_server_whose_threads_wait_is_named_as_such(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", KILLED, str(tmp_path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as first:
+        try:
+            assert hear(first) == "won\n"
+            until = time.monotonic() + 60
+            while datadir._state(Path(f"/proc/{first.pid}/stat")) != "Z":
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            with pytest.raises(DataDirBusy, match=rf"was killed \(pid {first.pid}, .*A lock that an account holds"):
+                open_data_dir(tmp_path)
+        finally:
+            first.kill()
     open_data_dir(tmp_path).close()
 
 

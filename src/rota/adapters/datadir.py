@@ -83,8 +83,13 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
         _lock(lock_fd)
         _sign(lock_fd)
     except BlockingIOError as error:
-        holder = _holder(lock_fd)
+        holder, is_killed = _holder(lock_fd), _waits_though_killed(_signed(lock_fd)[0])
         os.close(lock_fd)
+        if is_killed:
+            raise DataDirBusy(
+                f"a server that was killed{holder} still has {where}: its threads wait in the kernel, most likely for a "
+                'lock that another account holds; see "A lock that an account holds" in docs/operations.md'
+            ) from error
         raise DataDirBusy(
             f"another Rota server{holder} is using {where}; stop it or choose another --data-dir"
         ) from error
@@ -177,6 +182,18 @@ def _holder(lock_fd: int) -> str:
     """' (pid 123, since ...)'; empty when it has not signed yet."""
     pid, since = _signed(lock_fd)
     return f" (pid {pid}, since {since})" if pid.isdigit() else ""
+
+
+def _waits_though_killed(pid: str) -> bool:
+    """Return whether the first thread of that process has ended and others have not, which keep all that it had open."""
+    try:
+        return pid.isdigit() and _state(Path(f"/proc/{pid}/stat")) == "Z" and len(os.listdir(f"/proc/{pid}/task")) > 1
+    except OSError:  # it has gone, or this is no Linux
+        return False
+
+
+def _state(stat: Path) -> str:
+    return stat.read_text(errors="replace").rpartition(")")[2].split()[0]
 
 
 def _signed(lock_fd: int) -> tuple[str, str]:
