@@ -87,8 +87,8 @@ def open_data_dir(path: str | os.PathLike[str]) -> DataDir:
         os.close(lock_fd)
         if is_killed:
             raise DataDirBusy(
-                f"a server that was killed{holder} still has {where}: its threads wait in the kernel, most likely for a "
-                'lock that another account holds; see "A lock that an account holds" in docs/operations.md'
+                f"a server that was killed{holder} still has {where}: its threads wait in the kernel, most likely for "
+                'a lock that another account holds; see "A lock that an account holds" in docs/operations.md'
             ) from error
         raise DataDirBusy(
             f"another Rota server{holder} is using {where}; stop it or choose another --data-dir"
@@ -185,7 +185,7 @@ def _holder(lock_fd: int) -> str:
 
 
 def _waits_though_killed(pid: str) -> bool:
-    """Return whether the first thread of that process has ended and others have not, which keep all that it had open."""
+    """Return whether the first thread of that process has ended and others have not: they keep what it had open."""
     try:
         return pid.isdigit() and _state(Path(f"/proc/{pid}/stat")) == "Z" and len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:  # it has gone, or this is no Linux
