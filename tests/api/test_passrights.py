@@ -276,6 +276,30 @@ def test_while_too_many_wait_for_their_close_no_more_are_accepted(
     teller(shared, tmp_path / "s", Listener)(story)
 
 
+def test_subordinate_ids_wait_in_the_line_of_their_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[int] = []
+    closers = Closers()
+    closers.counted_as = lambda uid: GREEDY
+    monkeypatch.setattr(closers, "close", lambda number, uid: lines.append(uid))
+    ours, theirs = socket.socketpair()
+    number = ours.fileno()
+    with theirs:
+        closers.close_passed(ours)
+    os.close(number)
+    assert lines == [GREEDY]
+
+
+def test_a_server_counts_passed_descriptors_as_it_counts_connections(
+    tmp_path: Path, shared: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(shared.processes), "counted_as", lambda self, uid: GREEDY)
+
+    async def story(place: Place) -> None:
+        assert closers_of(place).counted_as(MODEST) == GREEDY
+
+    teller(shared, tmp_path / "s", Listener)(story)
+
+
 @contextmanager
 def ends(count: int) -> Iterator[tuple[list[int], list[socket.socket]]]:
     """Descriptors to close, and the other ends, which see when nobody has them any more."""

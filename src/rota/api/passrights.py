@@ -20,7 +20,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rota.api.connections import bounds_here
 
@@ -64,6 +64,7 @@ class Closers:
         self._most = bounds_here().connections // 8 if most is None else most  # those that wait take no other's place
         self._many = max(1, min(MANY, self._most // 8))
         self._most_holders = most_holders
+        self.counted_as: Callable[[int], int] = lambda uid: uid  # the account for which a user id counts
         self._waiting: dict[int, list[int]] = {}  # account -> descriptors; who had a turn goes last
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -94,7 +95,7 @@ class Closers:
         if now - self._said_at >= SAY_EVERY_S:
             self._said_at = now
             log.warning("user id %s (process %s) passed descriptors over the unix socket; it was hung up on", uid, pid)
-        self.close(link.detach(), uid)
+        self.close(link.detach(), self.counted_as(uid))
 
     def _close_all(self) -> None:
         while True:

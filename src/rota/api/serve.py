@@ -33,7 +33,7 @@ from rota.api.frames import BoundedFrames
 from rota.api.guard import MAX_BODY
 from rota.api.heads import ODD_HANDSHAKE
 from rota.api.house import House
-from rota.api.passrights import refuse_descriptors
+from rota.api.passrights import Listener, refuse_descriptors
 from rota.api.pipeline import BoundedPipeline
 from rota.api.receive_buffers import ReceiveBuffers
 from rota.api.server import guarded, guarded_leases
@@ -239,6 +239,9 @@ class _Server(uvicorn.Server):
         self.servers = [
             Acceptor(one, connection.turns, connection.admit, self._make, per_peer) for one in sockets or ()
         ]
+        for one in sockets or ():
+            if isinstance(one, Listener):
+                one.closers.counted_as = connection.counted_as
         for server in self.servers:
             server.open(self.config.backlog)
         self.started = True
