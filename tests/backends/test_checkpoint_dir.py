@@ -229,7 +229,7 @@ def test_the_directory_of_an_account_stays_open_and_is_removed_through_what_is_o
 ) -> None:
     order = order_of(rig, root, "sleep 1000")
     backend.launch(order)
-    wait_for((root / "of-nobody" / RUN_ID).exists, "its directory")
+    rig.start_of(reports, order)  # before, its supervisor goes to the directory by its path
     links = [os.readlink(f"/proc/self/fd/{fd}") for fd in backend._directories._open.values()]
     assert links == [str(root / "of-nobody")]
     (root / "of-nobody").rename(root / "moved")
