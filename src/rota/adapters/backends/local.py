@@ -26,6 +26,7 @@ from rota.adapters.backends import claims, logs, procs, records, stuck
 from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
 from rota.adapters.backends.pins import WITHIN_S, Directory, Pins
 from rota.adapters.backends.purge import purge
+from rota.adapters.backends.rounds import Rounds
 from rota.adapters.backends.watch import Watcher
 from rota.adapters.backends.zygote import MAX_FRAME
 from rota.adapters.processes import may_keep
@@ -108,6 +109,7 @@ class LocalBackend:
         self._installation = ""
         self._pins: list[int] = []
         self._directories = Pins()
+        self._supervisors = Rounds("rota-supervisors", self._look_at_supervisor)
         self._awaits_claims = False  # a look at orders that nobody has claimed is due
         self._stalls = 0  # looks in a row that found a stopped launcher
         self._report: Callable[[Report], None] = lambda report: None
@@ -572,13 +574,12 @@ class LocalBackend:
     def _look_at_supervisors(self) -> None:
         """Find the supervisors that wait in the kernel and go on for no signal, and name each once in the log."""
         assert self._watcher is not None
-        try:
-            with self._lock:
-                known = list(self._known.items())
-            for name, attempt in known:
-                self._look_at_supervisor(name, attempt)
-        finally:  # a look that fails (no descriptor is free) is repeated
-            self._watcher.later(SUPERVISORS_LOOK_S, self._look_at_supervisors)
+        with self._lock:
+            known = list(self._known.items())
+        self._supervisors.begin(known)
+        self._watcher.later(SUPERVISORS_LOOK_S, self._look_at_supervisors)
+
+    # -- in a thread of its own
 
     def _look_at_supervisor(self, name: str, attempt: _Attempt) -> None:
         if attempt.claimant is None:
