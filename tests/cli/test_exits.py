@@ -255,3 +255,17 @@ def test_doctor_opens_no_store_that_others_could_have_written(tmp_path: Path) ->
     (data / "rota.db").chmod(0o666)
     code, out, _ = call("doctor", **env)
     assert code == 1 and f"chmod go-w {data / 'rota.db'}" in out and "fail  store" not in out
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o660, False), (0o666, True), (None, False)])
+def test_doctor_says_where_every_account_can_make_fuse_mounts(
+    mode: int | None, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path / "fuse"
+    monkeypatch.setattr(checkup, "FUSE", str(device))
+    if mode is not None:
+        device.touch()
+        device.chmod(mode)
+    found = list(checkup._fuse())
+    assert [one.level for one in found] == [checkup.WARN] * warned
+    assert not found or found[0].next_step.startswith(f"chmod 600 {device}")

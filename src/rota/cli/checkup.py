@@ -21,6 +21,7 @@ SAFE_SQLITE = (3, 51, 3)
 LITTLE_BYTES = 2 << 30
 FEW_DESCRIPTORS = 4096
 SKEW_S = 5.0
+FUSE = "/dev/fuse"
 TOKEN = "token"  # noqa: S105 - the name of a row
 
 
@@ -52,6 +53,8 @@ def findings(server: str, data_dir: Path) -> Iterator[Finding]:
         yield _token()
     yield from heard
     yield _cgroup()
+    if os.geteuid() == 0:
+        yield from _fuse()
 
 
 def _python() -> Finding:
@@ -318,3 +321,18 @@ def _unified_mount() -> str:
     """Where cgroup v2 is mounted: with v1 beside it, not at /sys/fs/cgroup itself."""
     with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return next((words[1] for line in file if len(words := line.split(" ")) > 2 and words[2] == "cgroup2"), "")
+
+
+def _fuse() -> Iterator[Finding]:
+    """An account that can make FUSE mounts can hold locks for which the server of everybody waits."""
+    try:
+        open_to_all = bool(os.stat(FUSE).st_mode & (stat.S_IROTH | stat.S_IWOTH))
+    except FileNotFoundError:
+        return
+    if open_to_all:
+        yield Finding(
+            "FUSE",
+            WARN,
+            f"{FUSE} is open to every account: by a mount of its own an account can hold up runs, and the server",
+            f"chmod 600 {FUSE}, where not everybody who has an account is trusted (docs/operations.md)",
+        )
