@@ -22,7 +22,7 @@ from rota.cli.story import changed_lines, efficiency
 from rota.client.model.run import Run
 from rota.client.model.run import run as made
 from rota.client.wire import MAX_BODY
-from tests.app.house import SOURCES
+from tests.app.house import SOURCES, until
 from tests.cli.lab import RUN, Lab
 from tests.cli.test_exits import call
 from tests.client.stub import ok, stub
@@ -189,7 +189,7 @@ def test_a_token_that_has_expired_is_named(tmp_path: Path) -> None:
         token = lab.out("token", "create", "--user", "ann", "--expires", "0.05", "-q").strip()
         env = {"PATH": os.environ["PATH"], "HOME": str(lab.home), "PYTHONPATH": SOURCES, "ROTA_URL": lab.server.url}
         env["ROTA_TOKEN"] = token
-        assert " expired" in lab.out("token", "list")
+        until(lambda: " expired" in lab.out("token", "list"), "it has expired")
         done = lab.rota("queue", env=env)
         assert done.returncode == 77 and b"the token from ROTA_TOKEN is not valid or has expired" in done.stderr
         checked = lab.rota("doctor", env=env)
