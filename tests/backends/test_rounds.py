@@ -50,6 +50,27 @@ def test_a_look_that_waits_is_left_out_until_it_has_ended(monkeypatch: pytest.Mo
     wait_for(all_are_seen, "it is looked at again")
 
 
+def test_a_defect_ends_one_round_and_not_those_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    told: list[type[BaseException]] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_type))
+
+    def look(name: str, number: int) -> None:
+        seen.append(name)
+        raise ZeroDivisionError
+
+    looks: Rounds[int] = Rounds("defect", look)
+
+    def twice() -> bool:
+        looks.begin([("a", 1)])
+        return len(seen) >= 2
+
+    wait_for(twice, "another round", 4.0)
+    wait_for(lambda: len(told) == len(seen), "each defect is told")
+    assert set(told) == {ZeroDivisionError}
+    assert not looks._held_up
+
+
 def test_the_rounds_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "LEFT_AFTER_S", 0.05)
     monkeypatch.setattr(rounds, "MOST_LEFT", 2)

@@ -69,19 +69,27 @@ class Rounds(Generic[T]):
         return True
 
     def _run(self, own: _Round, each: Collection[tuple[str, T]]) -> None:
-        for name, one in each:
+        try:
+            for name, one in each:
+                if not self._look_at(own, name, one):
+                    return
+        finally:  # also after a defect, which the thread's hook logs: the next round is to begin
             with self._lock:
-                if name in self._held_up:
-                    continue
-                own.at, own.since = name, procs.time_awake()
-            try:
-                self._look(name, one)
-            except OSError as error:  # no descriptor is free, say: it is looked at again in the next round
-                log.debug("%s: its supervisor cannot be looked at: %s", name, error)
+                own.is_over = True
+
+    def _look_at(self, own: _Round, name: str, one: T) -> bool:
+        """Return whether the round goes on."""
+        with self._lock:
+            if name in self._held_up:
+                return True
+            own.at, own.since = name, procs.time_awake()
+        try:
+            self._look(name, one)
+        except OSError as error:  # no descriptor is free, say: it is looked at again in the next round
+            log.debug("%s: its supervisor cannot be looked at: %s", name, error)
+        finally:
             with self._lock:
                 own.at = ""
                 if own.is_left:
                     self._held_up.discard(name)
-                    return
-        with self._lock:
-            own.is_over = True
+        return not own.is_left
