@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -233,13 +234,14 @@ def test_what_tmux_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
         terminal.tmux_window(tmp_path, "0123456789ab-1", socket_name=f"rota-test-{os.getpid()}-nobody")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_pump_that_fails_still_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its supervisor waits for it, and else would never record the end."""
 
     def fail() -> set[int]:
         raise MemoryError
 
+    told: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append(args.exc_type))
     master, slave = os.openpty()
     with open(tmp_path / "log", "wb") as log:
         pump = PtyPump(master, LogFile(log.fileno(), 0), str(tmp_path))
@@ -250,6 +252,7 @@ def test_a_pump_that_fails_still_ends(tmp_path: Path, monkeypatch: pytest.Monkey
         pump.finish()
         with pytest.raises(OSError, match="Input/output"):
             os.write(slave, b"x")
+    wait_for(lambda: told == [MemoryError], "the thread has told of it, and no other test hears of that")
     os.close(slave)
     pump._server.close()
     os.close(pump._enough)
