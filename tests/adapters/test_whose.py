@@ -18,7 +18,7 @@ import pytest
 
 from rota import sock_diag
 from rota.adapters import connections
-from rota.adapters.backends import inside, procs
+from rota.adapters.backends import inside, procs, sight
 from rota.adapters.connections import peer_attempt, peer_shares_pids, peer_uid, uid_at
 from rota.adapters.processes import is_persons
 from tests.backends.helpers import wait_for
@@ -244,7 +244,7 @@ class TestPeersOfUnixSockets:
             process, ours = self.call(listening, env=env)
             with process, ours:
                 assert peer_uid(ours) == os.getuid()
-                assert peer_attempt(ours) == attempt
+                assert peer_attempt(ours, inside.attempt_of) == attempt
                 process.communicate(b"\n")
 
     def test_of_one_that_is_gone_it_cannot_be_told(self, listening: socket.socket) -> None:
@@ -252,21 +252,19 @@ class TestPeersOfUnixSockets:
         process.kill()
         process.communicate()
         with ours:
-            assert peer_attempt(ours) == inside.UNKNOWN
+            assert peer_attempt(ours, inside.attempt_of) == inside.UNKNOWN
 
     def test_no_descriptor_is_left(self, listening: socket.socket) -> None:
         process, ours = self.call(listening)
         with process, ours:
             before = os.listdir("/proc/self/fd")
             for _ in range(10):
-                peer_attempt(ours)
+                peer_attempt(ours, inside.attempt_of)
             assert len(os.listdir("/proc/self/fd")) <= len(before)
             process.communicate(b"\n")
 
 
-def test_a_number_that_was_given_away_is_not_taken_for_the_peer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_that_was_given_away_is_not_taken_for_the_peer(tmp_path: Path) -> None:
     """The peer ends while it is looked at, and what is looked at is somebody else by then."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
@@ -285,8 +283,7 @@ def test_a_number_that_was_given_away_is_not_taken_for_the_peer(
                 process.communicate()
                 return None  # its successor is part of no attempt
 
-            monkeypatch.setattr(inside, "attempt_of", ends_meanwhile)
-            assert peer_attempt(ours) == inside.UNKNOWN
+            assert peer_attempt(ours, ends_meanwhile) == inside.UNKNOWN
 
 
 @pytest.fixture(scope="session")
@@ -445,6 +442,6 @@ class TestConnectionsThatAreClosedMeanwhile:
         with ours, caller:
             closing: list[Any] = [Closing(ours, questions) for _ in range(3)]
             assert peer_uid(closing[0]) is None
-            assert peer_attempt(closing[1]) == inside.UNKNOWN
-            assert peer_shares_pids(closing[2])
+            assert peer_attempt(closing[1], inside.attempt_of) == inside.UNKNOWN
+            assert peer_shares_pids(closing[2], sight.namespaces)
             assert peer_uid(ours) == os.getuid()

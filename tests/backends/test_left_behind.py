@@ -22,7 +22,7 @@ from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import LaunchOrder, Live, StopOrder
 from rota.core.run import Cause
 from tests.backends.contract import Reports, is_over
-from tests.backends.helpers import LocalRig, wait_for
+from tests.backends.helpers import LocalRig, look_here, wait_for
 
 # Hold the lock of a FIFO, until killed.
 HOLDS = """
@@ -276,6 +276,7 @@ def test_where_nothing_is_found_the_supervisor_is_named(
     order = rig.order("last for ever")
     backend.launch(order)
     rig.start_of(reports, order)
+    look_here(monkeypatch)
     monkeypatch.setattr(stuck, "AFTER_S", 0.0)
     monkeypatch.setattr(stuck, "described", lambda pids: {})
     shim = (records.read(str(rig.path(order.attempt_id, "lock"))) or {})["shim"]

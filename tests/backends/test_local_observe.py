@@ -8,14 +8,15 @@ import signal
 import threading
 import time
 from pathlib import Path
-from unittest.mock import patch
+
+import pytest
 
 from rota.adapters.backends import procs, records
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import Live
 from rota.core.run import Cause, Exit
 from tests.backends.contract import Reports
-from tests.backends.helpers import LocalRig, wait_for
+from tests.backends.helpers import LocalRig, look_here, wait_for
 
 
 def test_what_does_not_die_holds_nobody_up_and_is_buried_in_the_end(tmp_path: Path) -> None:
@@ -38,7 +39,9 @@ def test_what_does_not_die_holds_nobody_up_and_is_buried_in_the_end(tmp_path: Pa
         return False
 
     second, later = LocalBackend(rig.root / "backend", cgroups=False), Reports()
-    with patch.object(procs, "kill_marked", in_vain):
+    with pytest.MonkeyPatch.context() as patched:
+        look_here(patched)
+        patched.setattr(procs, "kill_marked", in_vain)
         os.kill(record["pid"], signal.SIGKILL)
         wait_for(lambda: procs.start_time(record["pid"]) is None, "its supervisor is dead")
         second.open(later)

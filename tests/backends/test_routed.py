@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.adapters import processes
 from rota.adapters.backends import procs
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.backends.local import LocalBackend
@@ -20,7 +21,7 @@ from rota.app.later import Later
 from rota.app.ports import Absent, LaunchOrder, Live, Started, StopOrder
 from rota.core.run import Cause
 from tests.backends.contract import BackendContract, Reports
-from tests.backends.helpers import LocalRig, wait_for
+from tests.backends.helpers import LocalRig, look_here, wait_for
 
 
 class RoutedRig(LocalRig):
@@ -112,7 +113,10 @@ def test_a_stop_before_the_launch_vetoes_a_lease_too(rig, backend, reports, hold
 
 
 def test_a_lease_that_cannot_be_given_holds_up_no_job(rig, backend, reports, holder, monkeypatch):
+    look_here(monkeypatch)
+    monkeypatch.setattr(processes, "MAX_IDLE", 0)
     order, job = lease(rig, holder), rig.order("say hello")
+    wait_for(lambda: not rig.processes._watches, "it is not open any more")
     look = procs.start_time
 
     def no_descriptor(pid: int) -> int | None:

@@ -17,7 +17,7 @@ from rota.adapters.backends import local, procs
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import LaunchOrder
 from tests.backends.contract import Reports
-from tests.backends.helpers import LocalRig, wait_for
+from tests.backends.helpers import LocalRig, look_here, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +76,7 @@ def test_a_look_that_fails_is_repeated(
         return is_stopped(pid)
 
     is_stopped = procs.is_stopped
+    look_here(monkeypatch)
     monkeypatch.setattr(procs, "is_stopped", none_is_free)
     os.kill(launcher, signal.SIGSTOP)
     order = rig.order("succeed")

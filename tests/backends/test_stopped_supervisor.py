@@ -70,8 +70,7 @@ def test_one_that_is_not_continued_is_killed_without_another_stop(
 ) -> None:
     order, mark = launch(rig, backend, STOP_IT)
     wait_for(lambda: "state T" in backend.stalled_by(order.attempt_id), "its supervisor to be stopped, and that said")
-    send_to = procs.send_to
-    monkeypatch.setattr(procs, "send_to", lambda pid, start, number: number == 9 and send_to(pid, start, number))
+    monkeypatch.setattr(backend, "_wake", lambda name, shim: None)
     backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0, overdue=True))
     assert rig.end_of(reports, order).cause is Cause.LOST
     assert command_lines(mark) == []

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Callable
 
 from rota import sock_diag
 from rota.adapters.backends import inside, procs
@@ -56,9 +57,10 @@ def _tcp_uid(link: socket.socket, quick: bool) -> int | None:
     return uid if still else None
 
 
-def peer_shares_pids(link: socket.socket) -> bool:
+def peer_shares_pids(link: socket.socket, namespaces: Callable[[int], int]) -> bool:
     """Return False where the process at the other end of a unix socket is in a pid namespace that is not ours, as in a
-    container: the numbers that it knows are other processes' here. True also where that cannot be told."""
+    container: the numbers that it knows are other processes' here. True also where that cannot be
+    told. `namespaces` tells of a pid in how many it has a number, from ours down."""
     if link.family != socket.AF_UNIX:
         return True
     try:
@@ -67,18 +69,12 @@ def peer_shares_pids(link: socket.socket) -> bool:
         return True  # the connection is closed: there is nobody whom this could serve
     if pid == 0:
         return False  # it has no number here: its namespace is not below ours
-    try:
-        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
-            numbers = file.read(4096).partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
-    except OSError as error:
-        procs.must_be_known(error)
-        return True  # it has gone
-    return len(numbers) <= 1  # one for each namespace, from ours down
+    return namespaces(pid) <= 1
 
 
-def peer_attempt(link: socket.socket) -> str | None:
+def peer_attempt(link: socket.socket, attempt_of: Callable[[int], str | None]) -> str | None:
     """The attempt that the process at the other end of a unix socket is part of; None = of none; "" = it cannot be told
-    of which, or the process is gone."""
+    of which, or the process is gone. `attempt_of` tells it of a pid."""
     try:
         pid = _credentials(link)[0]
     except ValueError:
@@ -89,9 +85,9 @@ def peer_attempt(link: socket.socket) -> str | None:
         return inside.UNKNOWN
     except OSError as error:
         procs.must_be_known(error)
-        return inside.attempt_of(pid)  # a kernel without it
+        return attempt_of(pid)  # a kernel without it
     try:
-        found = inside.attempt_of(pid)
+        found = attempt_of(pid)
         return found if _pid_of(pidfd) == pid else inside.UNKNOWN
     finally:
         os.close(pidfd)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from threading import Lock, Thread
+from threading import Thread
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -54,40 +54,6 @@ class Looks(Generic[T]):
                 yield self._begun.pop(place).result()
             except OSError as error:  # of one place; the others go on, and this one is looked at again
                 log.warning("%s could not be looked at: %s", place, error)
-
-
-class SharedLooks(Generic[T]):
-    """For any thread. Who asks for a look that is under way waits for that one."""
-
-    def __init__(self, name: str, most: int, within_s: float) -> None:
-        """`most`: looks under way at a time. `within_s`: how long one is waited for."""
-        self._name, self._most, self._within_s = name, most, within_s
-        self._lock = Lock()
-        self._begun: dict[str, Future[T]] = {}
-
-    def look(self, place: str, work: Callable[[], T]) -> T | None:
-        """Return what `work` returns, or None where that takes too long, or too many looks do not end."""
-        with self._lock:
-            result = self._begun.get(place)
-            if result is None:
-                if len(self._begun) >= self._most:
-                    return None
-                result = Future()
-                try:
-                    Thread(target=self._do, args=(place, work, result), name=self._name, daemon=True).start()
-                except RuntimeError as error:
-                    log.warning("%s is not looked at: a thread could not be started: %s", place, error)
-                    return None
-                self._begun[place] = result
-        wait([result], self._within_s)
-        return result.result() if result.done() else None
-
-    def _do(self, place: str, work: Callable[[], T], result: Future[T]) -> None:
-        try:
-            _do(work, result)
-        finally:
-            with self._lock:
-                self._begun.pop(place, None)
 
 
 def _do(work: Callable[[], T], result: Future[T]) -> None:

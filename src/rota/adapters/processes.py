@@ -6,6 +6,9 @@ then. `on_end` is always called on that thread, never inside `watch`, so that ca
 
 All who watch one process share its pidfd. How many processes are watched is bounded, for each account and for all
 together (`core.descriptors`).
+
+A process of another account is never looked at here, where it could make us wait (see `backends.lookers`). A process
+that was looked at is kept open for a while after: to watch it then needs no look.
 """
 
 from __future__ import annotations
@@ -20,13 +23,16 @@ import select
 import socket
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from rota.adapters import connections
 from rota.adapters.accounts import Accounts
-from rota.adapters.backends import inside, procs
+from rota.adapters.backends import inside, procs, sight
+from rota.adapters.backends.lookers import Lookers, Unseen
+from rota.app.errors import Unavailable
 from rota.app.ports import Account, Seen
 from rota.core.descriptors import HIGHEST, shares
 from rota.core.run import Holder
@@ -34,9 +40,14 @@ from rota.core.run import Holder
 log = logging.getLogger(__name__)
 
 MAX_PID = 1 << 22  # the kernel's own limit
-MAX_COMMAND_BYTES = 4096
 MAX_FAMILY = 64  # watched descendants of one account's leases. Its others are looked at now and then
+MAX_IDLE = 256  # processes that were looked at, or watched until just now, and are watched soon perhaps
+MANY_S = 5.0  # for a look at thousands of processes
 GONE = -1
+
+
+T = TypeVar("T")
+Target = tuple[int, int]  # pid, start time
 
 
 class _Wish:
@@ -54,50 +65,51 @@ class _Watch:
 
     __slots__ = ("account", "fd", "wishes")
 
-    def __init__(self, fd: int, account: int) -> None:
-        self.fd, self.account = fd, account
+    def __init__(self, fd: int) -> None:
+        self.fd, self.account = fd, GONE
         self.wishes: dict[bool, set[_Wish]] = {False: set(), True: set()}  # by whether it is watched as a family's
 
 
 class LinuxProcesses:
     def __init__(self) -> None:
         self._boot_id = procs.boot_id()
+        self.lookers = Lookers()
         self._accounts = Accounts()
         self._accounts.start()
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._lock = threading.Lock()  # guards all below
-        self._watches: dict[tuple[int, int], _Watch] = {}  # by pid and start time
-        self._by_fd: dict[int, tuple[int, int]] = {}
+        self._watches: dict[Target, _Watch] = {}
+        self._by_fd: dict[int, Target] = {}
         # Watched processes of each account; one that is watched both for its own lease and as a family's counts twice.
         self._counts: dict[bool, Counter[int]] = {False: Counter(), True: Counter()}
         self._gone: deque[_Wish] = deque()  # of processes that were gone before they were watched
-        self._given_up: deque[tuple[int, int]] = deque()
+        self._closable: deque[Target] = deque()  # watches, unless somebody watches one again
+        self._idle: OrderedDict[Target, None] = OrderedDict()  # watches without a wish; the oldest goes first
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="rota-processes", daemon=True)
         self._thread.start()
 
     def look(self, pid: int) -> Seen | None:
-        if not 0 < pid <= MAX_PID:
+        if not 0 < pid <= MAX_PID or (fd := _opened(pid)) == GONE:
             return None
-        start = procs.start_time(pid)
-        facts = _status(pid)
-        # a thread of a process has a directory too, but is not the process
-        if start is None or facts is None or facts.get("Tgid") != str(pid):
-            return None
-        uid = int(facts["Uid"].split()[0])  # the real one: who runs a setuid program may signal it, and so owns it here
-        kernel = procs.is_kernel_thread(pid)
-        command, where = _command(pid) or (facts.get("Name") or f"pid {pid}",), _directory(pid)
-        if procs.start_time(pid) != start:  # it ended meanwhile: what was read may be another's
-            return None
-        account = self._accounts.of(uid)
+        try:
+            found = self._call(sight.of, pid)
+            if found is None or _has_ended(fd):
+                return None
+            with self._lock:
+                if self._keep((pid, found.start), fd):
+                    fd = GONE
+        finally:
+            _close(fd)
+        account = self._accounts.of(found.uid)
         # All that is the account's goes with the lease, whichever of its ids it has.
-        holder = Holder(pid, start, self._boot_id, account.uid)
-        return Seen(holder, uid, account.name, command, where, kernel, account.known)
+        holder = Holder(pid, found.start, self._boot_id, account.uid)
+        return Seen(holder, found.uid, account.name, found.command, found.workdir, found.kernel, account.known)
 
     def attempt_of(self, pid: int) -> str | None:
-        return inside.attempt_of(pid)
+        return self._call(inside.attempt_of, pid)
 
     def account(self, uid: int) -> Account:
         return self._accounts.of(uid)
@@ -112,21 +124,61 @@ class LinuxProcesses:
         return connections.peer_uid(link, quick=quick)
 
     def peer_shares_pids(self, link: socket.socket) -> bool:
-        return connections.peer_shares_pids(link)
+        return connections.peer_shares_pids(link, self._namespaces)
 
     def peer_attempt(self, link: socket.socket) -> str | None:
-        return connections.peer_attempt(link)
+        return connections.peer_attempt(link, self.attempt_of)
+
+    def _namespaces(self, pid: int) -> int:
+        return self._call(sight.namespaces, pid)
+
+    def _call(self, look: Callable[[int], T], pid: int) -> T:
+        try:
+            return self.lookers.call(_owner(pid), look, pid)
+        except Unseen as error:
+            raise Unavailable(f"process {pid} cannot be looked at: {error.strerror}; ask again") from error
 
     def alive(self, holder: Holder) -> bool:
-        return holder.boot_id == self._boot_id and procs.start_time(holder.pid) == holder.start_ticks
+        return bool(self.living([(holder.pid, holder.start_ticks)], holder))
+
+    def living(self, targets: Iterable[Target], holder: Holder) -> set[Target]:
+        """Return those of these processes, each given by its pid and start time, that live. They are the holder's or
+        its account's. Raises an OSError where a look at them does not end in time."""
+        if holder.boot_id != self._boot_id:
+            return set()
+        with self._lock:
+            known = {each: self._watches.get(each) for each in targets}
+            found = {each for each, watch in known.items() if watch is not None and not _has_ended(watch.fd)}
+        rest = [each for each, watch in known.items() if watch is None]
+        if rest:
+            starts = self.lookers.call(holder.uid, sight.start_times, [pid for pid, _ in rest], within_s=MANY_S)
+            found |= {each for each, start in zip(rest, starts, strict=True) if each[1] == start}
+        return found
+
+    def keep(self, targets: Iterable[Target], holder: Holder) -> None:
+        """Keep these processes of the holder's account open, as after a look at each."""
+        opened = [(each, fd) for each in targets if (fd := _opened(each[0])) != GONE]
+        try:
+            starts = self.lookers.call(holder.uid, sight.start_times, [each[0] for each, _ in opened], within_s=MANY_S)
+            with self._lock:
+                opened = [
+                    (each, fd)
+                    for (each, fd), start in zip(opened, starts, strict=True)
+                    if each[1] != start or _has_ended(fd) or not self._keep(each, fd)
+                ]
+        finally:
+            for _, fd in opened:
+                os.close(fd)
 
     def watch(self, holder: Holder, on_end: Callable[[], None], *, family: bool = False) -> Callable[[], None]:
         wish, key = _Wish(on_end, family=family), (holder.pid, holder.start_ticks)
         account = self.counted_as(holder.uid)
         with self._lock:
-            if self._add(holder, wish):
+            if self._add(holder, wish, account):
                 return lambda: self._give_up(key, wish)
             self._must_have_room(holder, account, family=family)
+        if family:
+            raise OSError(errno.EAGAIN, f"process {holder.pid} cannot be watched: it is not kept open")
         fd = self._open(holder)
         with self._lock:
             try:
@@ -135,13 +187,11 @@ class LinuxProcesses:
                 if fd == GONE:
                     self._gone.append(wish)
                     self._nudge()
-                elif not self._add(holder, wish):  # nobody else began to watch it meanwhile
+                elif not self._add(holder, wish, account):  # nobody else began to watch it meanwhile
                     self._must_have_room(holder, account, family=family)
-                    self._epoll.register(fd, select.EPOLLIN)
-                    self._watches[key] = _Watch(fd, account)
-                    self._by_fd[fd] = key
+                    self._begin(key, fd)
                     fd = GONE  # the thread closes it
-                    self._add(holder, wish)
+                    self._add(holder, wish, account)
             finally:
                 _close(fd)
         return lambda: self._give_up(key, wish)
@@ -154,30 +204,66 @@ class LinuxProcesses:
             self._nudge()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        self.lookers.close()
 
     def _open(self, holder: Holder) -> int:
         if holder.boot_id != self._boot_id:
             return GONE
         try:
-            fd = procs.pin(holder.pid, holder.start_ticks)
+            fd = self._pin((holder.pid, holder.start_ticks), holder.uid)
             if fd != GONE and not may_keep(fd):
                 os.close(fd)
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        except OSError as error:  # no descriptor to be had: not the same as gone
+        except OSError as error:  # no descriptor to be had, or a look that does not end: not the same as gone
             raise OSError(error.errno, f"process {holder.pid} cannot be watched: {error.strerror}") from error
         return fd
 
+    def _pin(self, target: Target, uid: int) -> int:
+        fd = _opened(target[0])
+        if fd == GONE:
+            return GONE
+        try:
+            if self.lookers.call(uid, procs.start_time, target[0]) == target[1] and not _has_ended(fd):
+                pinned, fd = fd, GONE
+                return pinned
+            return GONE  # dead, and the number is a stranger's or a zombie's
+        finally:
+            _close(fd)
+
     # -- with the lock held
 
-    def _add(self, holder: Holder, wish: _Wish) -> bool:
+    def _keep(self, target: Target, fd: int) -> bool:
+        """Watch a process for nobody yet. Return whether the descriptor is in use."""
+        if self._closing or target in self._watches or not may_keep(fd):
+            return False
+        self._begin(target, fd)
+        self._rest(target)
+        return True
+
+    def _begin(self, target: Target, fd: int) -> None:
+        self._epoll.register(fd, select.EPOLLIN)
+        self._watches[target] = _Watch(fd)
+        self._by_fd[fd] = target
+
+    def _rest(self, target: Target) -> None:
+        """It may be watched again soon: a lease's process is by who asks for it, by who waits, and by who has it."""
+        self._idle[target] = None
+        if len(self._idle) > MAX_IDLE:
+            self._closable.append(self._idle.popitem(last=False)[0])
+            self._nudge()
+
+    def _add(self, holder: Holder, wish: _Wish, account: int) -> bool:
         """Return whether the process is watched already, and the wish with it."""
         watch = self._watches.get((holder.pid, holder.start_ticks)) if holder.boot_id == self._boot_id else None
         if watch is None:
             return False
+        if not any(watch.wishes.values()):
+            watch.account = account
         if not watch.wishes[wish.family]:
             self._must_have_room(holder, watch.account, family=wish.family)
             self._counts[wish.family][watch.account] += 1
         watch.wishes[wish.family].add(wish)
+        self._idle.pop((holder.pid, holder.start_ticks), None)
         return True
 
     def _must_have_room(self, holder: Holder, account: int, *, family: bool) -> None:
@@ -203,7 +289,7 @@ class LinuxProcesses:
 
     # -- without it
 
-    def _give_up(self, key: tuple[int, int], wish: _Wish) -> None:
+    def _give_up(self, key: Target, wish: _Wish) -> None:
         with self._lock:
             if wish.over or self._closing:
                 return
@@ -212,8 +298,7 @@ class LinuxProcesses:
             if watch is not None and wish in watch.wishes[wish.family]:
                 self._remove(watch, wish)
                 if not any(watch.wishes.values()):
-                    self._given_up.append(key)
-                    self._nudge()
+                    self._rest(key)
 
     def _nudge(self) -> None:
         with contextlib.suppress(BlockingIOError):  # full: it is awake anyway
@@ -233,6 +318,7 @@ class LinuxProcesses:
             os.close(fd)
         self._watches.clear()
         self._by_fd.clear()
+        self._idle.clear()
         self._epoll.close()
 
     def _gather(self, ready: list[int]) -> list[Callable[[], None]]:
@@ -246,15 +332,15 @@ class LinuxProcesses:
                 os.eventfd_read(self._wake)
                 told += self._gone
                 self._gone.clear()
-                # Unless somebody watches it again, or it has been closed since.
-                idle = {key for key in self._given_up if key in self._watches}
-                ended += [key for key in idle.difference(ended) if not any(self._watches[key].wishes.values())]
-                self._given_up.clear()
+                given_up = {key for key in self._closable if key in self._watches}
+                ended += [key for key in given_up.difference(ended) if not any(self._watches[key].wishes.values())]
+                self._closable.clear()
             for key in ended:
                 watch = self._watches.pop(key)
                 del self._by_fd[watch.fd]
                 self._epoll.unregister(watch.fd)
                 os.close(watch.fd)
+                self._idle.pop(key, None)
                 for wish in [*watch.wishes[False], *watch.wishes[True]]:
                     self._remove(watch, wish)
                     told.append(wish)
@@ -270,37 +356,6 @@ def may_keep(fd: int) -> bool:
     return soft == resource.RLIM_INFINITY or fd < shares(soft).processes
 
 
-def _status(pid: int) -> dict[str, str] | None:
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace", newline="\n") as file:
-            # only "\n" ends a line: the name, which is the process's to choose, may hold all else that would
-            pairs = (line.partition(":") for line in file.read(MAX_COMMAND_BYTES).split("\n"))
-            return {name: value.strip() for name, _, value in pairs}
-    except OSError as error:
-        procs.must_be_known(error)
-        return None
-
-
-def _command(pid: int) -> tuple[str, ...]:
-    """Its argv as far as it may be read and no further than the bound; empty for a thread of the kernel."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
-            raw = file.read(MAX_COMMAND_BYTES)
-    except OSError as error:
-        procs.must_be_known(error)
-        return ()
-    words = tuple(word.decode(errors="replace") for word in raw.rstrip(b"\0").split(b"\0"))
-    return words if words[0] else ()
-
-
-def _directory(pid: int) -> str:
-    try:
-        where = os.readlink(f"/proc/{pid}/cwd".encode()).decode(errors="replace")
-    except OSError:  # not ours to read, or it is gone
-        return "/"
-    return where if where.startswith("/") and len(where) < MAX_COMMAND_BYTES else "/"  # or one beyond our own root
-
-
 def is_persons(account: str) -> bool:
     """There is such an account, and it is not root's under whatever name. Known for a minute: one that was made is
     soon seen, and asking may mean asking a directory server far away."""
@@ -313,6 +368,29 @@ def _is_persons(account: str, minute: int) -> bool:
         return pwd.getpwnam(account).pw_uid != 0
     except (KeyError, ValueError):  # ValueError: a name that holds NUL
         return False
+
+
+def _opened(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        procs.must_be_known(error)
+        return GONE
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _owner(pid: int) -> int:
+    """Return the effective user id of a process, which needs no look into it; -1 when it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError as error:
+        procs.must_be_known(error)
+        return GONE
 
 
 def _close(fd: int) -> None:

@@ -194,7 +194,8 @@ class Processes(Protocol):
     """Processes that are not ours, named by people."""
 
     def look(self, pid: int) -> Seen | None:
-        """None = no such process, or a zombie."""
+        """None = no such process, or a zombie. This and what follows of looks raises Unavailable where a look does not
+        end in time, as the process can make it wait; never for the event loop."""
 
     def watch(self, holder: Holder, on_end: Callable[[], None], *, family: bool = False) -> Callable[[], None]:
         """Call `on_end` once, from any thread, when the process is gone; at once if it is gone already. Returns how to

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
@@ -13,7 +12,6 @@ from typing import Any
 from rota.adapters.backends import confine, damaged, heard, inside, procs, records, tracers
 from rota.core.run import Cause, Exit
 
-log = logging.getLogger(__name__)
 BURIAL_S = 5.0
 CAUSES = frozenset(map(str, Cause))
 LOCKS = "/proc/locks"
@@ -113,9 +111,9 @@ def veto(root: str, attempt_id: str, end: Exit) -> bool:
         os.close(prepared.lock)
 
 
-def bury(root: str, attempt_id: str, timeout_s: float, subuids: Callable[[int], procs.Ranges]) -> Exit | None:
-    """Kill all that a deserted attempt left behind, then record it as lost. None: something of it does not die
-    (yet). `subuids` tells the subordinate ids of an account."""
+def bury(root: str, attempt_id: str, end_all: Callable[[int | None, str], bool]) -> Exit | None:
+    """Have all killed that a deserted attempt left behind, then record it as lost. None: something of it does not die
+    (yet). `end_all` is told the account and the cgroup of its processes, and returns whether they are gone."""
     directory = records.attempt_dir(root, attempt_id)
     claim = records.read(f"{directory}/lock") or {}
     record = records.read(f"{directory}/pid")
@@ -125,7 +123,7 @@ def bury(root: str, attempt_id: str, timeout_s: float, subuids: Callable[[int], 
         end = Exit(Cause.LOST, message="the machine was restarted")
     else:
         uid, group = _account(directory, record), _group(directory, claim, record or {})
-        if not _sweep(root, attempt_id, uid, group, timeout_s, subuids):
+        if not end_all(uid, group):
             return None
         limits = claim.get("limits")
         for group in limits if isinstance(limits, list) else ():  # older claims have none
@@ -155,16 +153,16 @@ def processes(root: str, attempt_id: str, shim: int | None) -> list[int]:
     return sorted({*below, *(confine.members(group) if group else ())} - {0, shim})
 
 
-def _sweep(  # noqa: PLR0917 - what is left of one attempt, and how it is known
-    root: str, attempt_id: str, uid: int | None, group: str, timeout_s: float, subuids: Callable[[int], procs.Ranges]
-) -> bool:
+def end_all(  # noqa: PLR0917 - what is left of one attempt, and how it is known
+    root: str, attempt_id: str, uid: int | None, group: str, timeout_s: float, subuids: procs.Ranges
+) -> tuple[bool, list[str]]:
+    """Kill what is left of an attempt. Return whether nothing is, and what is to be said of it. `subuids` are the
+    subordinate ids of its account."""
     deadline, here = time.monotonic() + timeout_s, records.installation_id(root)
     if (not group or confine.remove(group, timeout_s)) and procs.kill_marked(attempt_id, uid, deadline, here):
-        return True
+        return True, []
     left = procs.marked(attempt_id, uid, here, time.monotonic() + timeout_s)
-    for text in tracers.end({*confine.members(group), *left}, uid, subuids(uid)) if uid is not None else ():
-        log.warning("%s: %s", attempt_id, text)
-    return False
+    return False, tracers.end({*confine.members(group), *left}, uid, subuids) if uid is not None else []
 
 
 def _group(directory: str, claim: Mapping[str, Any], record: Mapping[str, Any]) -> str:
@@ -234,6 +232,12 @@ def claimant(directory: str) -> tuple[int, int] | None:
     claim = records.read(f"{directory}/lock") or {}
     pid, start = claim.get("shim"), claim.get("start")
     return (pid, start) if isinstance(pid, int) and isinstance(start, int) else None
+
+
+def serial(directory: str) -> int:
+    """Return the kernel's serial of that supervisor (see procs); 0 = it is not on record."""
+    found = (records.read(f"{directory}/lock") or {}).get("serial")
+    return found if isinstance(found, int) else 0
 
 
 def _is_whole(record: Mapping[str, Any]) -> bool:

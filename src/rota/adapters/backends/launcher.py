@@ -64,15 +64,8 @@ class Launcher:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
-    def processes(self) -> list[int]:
-        """Return the zygote and its workers, those with an attempt among them; none when it has ended."""
-        process = self._process
-        if process is None or process.poll() is not None:
-            return []
-        return [process.pid, *procs.children(process.pid)]
-
     def send(self, signum: int, pids: Iterable[int]) -> None:
-        """Signal those of `processes` that are there still. The zygote's number is its own until it is waited for."""
+        """Signal these of the zygote and its workers. The zygote's number is its own until it is waited for."""
         for pid in pids:
             process = self._process
             if process is not None and pid == process.pid:

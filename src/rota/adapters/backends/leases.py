@@ -17,11 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.adapters.backends import claims, damaged, evict, procs, records, stuck, tracers
+from rota.adapters.backends import claims, damaged, evict, heard, procs, records, stuck, tracers
 from rota.adapters.backends.turns import Turns
 from rota.app.ports import (
     Absent,
@@ -30,7 +29,6 @@ from rota.app.ports import (
     Live,
     LogChunk,
     Observation,
-    Processes,
     Report,
     Started,
     StopOrder,
@@ -38,6 +36,10 @@ from rota.app.ports import (
 from rota.core.ids import is_attempt_id, run_of
 from rota.core.run import Cause, Exit, Holder
 
+if TYPE_CHECKING:
+    from rota.adapters.processes import LinuxProcesses
+
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
@@ -45,6 +47,7 @@ LOOK_S = 10.0
 MAX_BROOD = 10_000  # descendants that are on record, for a server that starts meanwhile; a record has a bound
 MAX_WATCHED = 64  # of those, whose end is told. Where there are more, or no descriptors, they are looked at
 COUNT_S = 0.5  # between two such looks
+EVICT_S = 3 * heard.LOOK_S  # for one look at a family, which ends by itself before that
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
 
 
@@ -73,10 +76,11 @@ class _Lease:
 
 
 class LeaseBackend:
-    def __init__(self, root: Path, processes: Processes, after: After) -> None:
+    def __init__(self, root: Path, processes: LinuxProcesses, after: After) -> None:
         self._root = str(root.absolute())
         self._dir = f"{self._root}/leases"
         self._processes, self._after = processes, after
+        self._lookers = processes.lookers
         self._boot_id = procs.boot_id()
         self._known: dict[str, _Lease] = {}
         self._lock = threading.RLock()  # one change at a time, of the files as well; never held while reporting
@@ -225,21 +229,18 @@ class LeaseBackend:
     # -- with the lock held
 
     def _alive(self, lease: _Lease) -> bool:
-        """Does the holder live, or, where it was told to stop, anything that was told so with it? What was found dead
-        is not looked at again."""
-        holder = lease.holder
-        if holder.boot_id != self._boot_id:
+        """Does the holder live, or, where it was told to stop, anything that was told so with it, by the last count?"""
+        if lease.holder.boot_id != self._boot_id:
             return False
-        if procs.start_time(holder.pid) == holder.start_ticks:
-            return True
-        first = next((n for n, target in enumerate(lease.brood) if _lives(target)), len(lease.brood))
-        lease.brood = lease.brood[first:]
-        return bool(lease.brood)
+        return self._processes.alive(lease.holder) or bool(lease.brood)
 
     def _watch(self, name: str, lease: _Lease) -> None:
         self._known[name] = lease
         self._follow(name, lease, lease.holder.pid, lease.holder.start_ticks, family=False)
-        self._watch_brood(name, lease, lease.brood)
+        if lease.brood:  # on record: who of it lives is to be counted first
+            lease.unwatched = lease.counting = True
+            self._put(name, self._count)
+        self._count_later(name, lease)
 
     def _follow(self, name: str, lease: _Lease, pid: int, start: int, *, family: bool) -> bool:
         """Return whether its end will be told; there may be no descriptor for that."""
@@ -325,17 +326,19 @@ class LeaseBackend:
             if lease is None or lease.order is None:
                 return
             order, (found, unseen) = lease.order, self._family(lease)
+            self._keep(lease, found)
             with self._lock:
                 if self._known.get(name) is not lease:
                     return  # given back meanwhile
                 targets = self._gather(name, lease, found)
             looked_at = [each for each in targets if each not in unseen]  # the others have until the kill
-            addressees = evict.asked(lease.holder, looked_at, order.signal)
+            addressees = self._call(lease, evict.asked, lease.holder, looked_at, order.signal)
             lease.spared = frozenset(looked_at) - frozenset(addressees)
-            told = bool(targets) and evict.signal_all(addressees, order.signal)
+            told = bool(targets) and self._call(lease, evict.signal_all, addressees, order.signal)
             if not told and not lease.untouchable:
                 lease.untouchable = True
-                log.warning("%s: %s is not ours to end; %s", name, self._described(lease.holder.pid), _way_out(name))
+                who = self._described(lease, lease.holder.pid)
+                log.warning("%s: %s is not ours to end; %s", name, who, _way_out(name))
             with self._lock:
                 lease.asked = (order.cause, order.signal)
                 if lease.order is order:  # else another came meanwhile, and is carried out next
@@ -364,8 +367,8 @@ class LeaseBackend:
             lease = self._held(name)
             if lease is None:
                 return
-            holder, brood = (lease.holder.pid, lease.holder.start_ticks), lease.brood
-            left = {target for target in (holder, *brood) if _lives(target)}
+            brood = lease.brood
+            left = self._living(lease)
             gone = frozenset(brood) - left
             with self._lock:
                 if self._known.get(name) is not lease:
@@ -379,7 +382,7 @@ class LeaseBackend:
                     if lease.crowded and gone:  # there is room on record for others
                         self._write(name, lease)
             if end is None and left and left <= lease.spared:
-                evict.signal_all(left, evict.SIGKILL)
+                self._call(lease, evict.signal_all, list(left), evict.SIGKILL)
         if end is not None:
             self._report(Ended(name, end))
 
@@ -391,6 +394,7 @@ class LeaseBackend:
             if lease is None:
                 return
             found, unseen = self._family(lease)
+            self._keep(lease, found)
             with self._lock:
                 if self._known.get(name) is not lease:
                     return
@@ -401,7 +405,7 @@ class LeaseBackend:
                     lease.undo.append(self._after(tracers.AFTER_S, lambda: self._put(name, self._free)))
                 lease.kill_at = math.inf  # what forked meanwhile is killed by the next order
             looked_at = [each for each in targets if each not in unseen]
-            evict.signal_all(looked_at, evict.SIGKILL)
+            self._call(lease, evict.signal_all, looked_at, evict.SIGKILL)
 
     def _free(self, name: str) -> None:
         """Free those that outlive SIGKILL because another process of their account traces them, and say once what is
@@ -410,8 +414,9 @@ class LeaseBackend:
             lease = self._held(name)
             if lease is None:
                 return
-            left = [target[0] for target in _all_of(lease) if _lives(target)]
-            for text in tracers.end(left, lease.holder.uid, self._subuids(lease)) if left else ():
+            left = [pid for pid, _ in self._living(lease)]
+            uid, subuids = lease.holder.uid, self._subuids(lease)
+            for text in self._call(lease, tracers.end, left, uid, subuids) if left else ():
                 log.warning("%s: %s", name, text)
             if time.monotonic() >= lease.kill_by + stuck.AFTER_S and not lease.named and (texts := self._left(lease)):
                 lease.named = True
@@ -427,23 +432,36 @@ class LeaseBackend:
         return self._processes.subuids(lease.holder.uid)
 
     def _family(self, lease: _Lease) -> evict.Family:
-        return evict.family(lease.holder, lease.brood, self._subuids(lease))
+        return self._call(lease, evict.family, lease.holder, lease.brood, self._subuids(lease))
+
+    def _keep(self, lease: _Lease, found: Sequence[evict.Target]) -> None:
+        """Have those open that `_gather` is to watch."""
+        known = frozenset(_all_of(lease))
+        self._processes.keep([each for each in found if each not in known][:MAX_WATCHED], lease.holder)
+
+    def _living(self, lease: _Lease) -> set[evict.Target]:
+        return self._processes.living(_all_of(lease), lease.holder)
+
+    def _call(self, lease: _Lease, look: Callable[..., T], *args: Any) -> T:
+        """Look at a holder's processes, which can make that wait. Raises an OSError where it does not end in time."""
+        return self._lookers.call(self._account(lease), look, *args, within_s=EVICT_S)
 
     def _left(self, lease: _Lease) -> list[str]:
         """Name some of the processes that keep the lease, and what traces these."""
-        left = (target[0] for target in _all_of(lease) if _lives(target))
+        left = [pid for pid, _ in self._living(lease)]
         if lease.untouchable:
             why = "is not ours to end: the server may not signal it, or was itself started by it"
-            return [f"{self._described(pid)} {why}" for pid in islice(left, stuck.MAX_NAMED)]
-        found = stuck.described(left)
-        traced = [f"{self._described(pid)} traces it" for pid in tracers.tracers_of(found)[: stuck.MAX_NAMED]]
-        return [f"{text} (account {self._name_of(pid)})" for pid, text in found.items()] + traced
+            return [f"{self._described(lease, pid)} {why}" for pid in left[: stuck.MAX_NAMED]]
+        found = self._call(lease, stuck.described, left)
+        by = self._call(lease, tracers.tracers_of, list(found))[: stuck.MAX_NAMED]
+        traced = [f"{self._described(lease, pid)} traces it" for pid in by]
+        return [f"{text} (account {self._name_of(lease, pid)})" for pid, text in found.items()] + traced
 
-    def _described(self, pid: int) -> str:
-        return f"{tracers.described(pid)} (account {self._name_of(pid)})"
+    def _described(self, lease: _Lease, pid: int) -> str:
+        return f"{self._call(lease, tracers.described, pid)} (account {self._name_of(lease, pid)})"
 
-    def _name_of(self, pid: int) -> str:
-        uid = procs.uid_of(pid)
+    def _name_of(self, lease: _Lease, pid: int) -> str:
+        uid = self._call(lease, procs.uid_of, pid)
         return "?" if uid is None else self._processes.account(uid).name
 
     @contextlib.contextmanager
@@ -508,10 +526,6 @@ def _all_of(lease: _Lease) -> tuple[evict.Target, ...]:
 
 def _way_out(name: str) -> str:
     return f"it keeps its lease while it lives, or until an admin gives it back with rota cancel --force {run_of(name)}"
-
-
-def _lives(target: evict.Target) -> bool:
-    return procs.start_time(target[0]) == target[1]
 
 
 def _targets(found: Any) -> tuple[evict.Target, ...] | None:

@@ -20,13 +20,14 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rota.adapters.backends import claims, logs, procs, records, stuck
+from rota.adapters.backends import claims, logs, procs, records, stuck, supervisors
 from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
+from rota.adapters.backends.lookers import WITHIN_S as SHORT_S
+from rota.adapters.backends.lookers import Lookers
 from rota.adapters.backends.pins import WITHIN_S, Directory, Pins
 from rota.adapters.backends.purge import purge
-from rota.adapters.backends.rounds import Rounds
 from rota.adapters.backends.watch import Watcher
 from rota.adapters.backends.zygote import MAX_FRAME
 from rota.adapters.processes import may_keep
@@ -34,6 +35,7 @@ from rota.app.ports import Absent, Ended, LaunchOrder, Live, LogChunk, Observati
 from rota.core.ids import is_attempt_id
 from rota.core.run import Cause, Exit
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MAX_TRIES = 3  # orders for one attempt whose shims die before they claim it
@@ -109,7 +111,8 @@ class LocalBackend:
         self._installation = ""
         self._pins: list[int] = []
         self._directories = Pins()
-        self._supervisors = Rounds("rota-supervisors", self._look_at_supervisor)
+        self._lookers = Lookers(left_of_one=1)
+        self._looking: threading.Thread | None = None  # at supervisors
         self._awaits_claims = False  # a look at orders that nobody has claimed is due
         self._stalls = 0  # looks in a row that found a stopped launcher
         self._report: Callable[[Report], None] = lambda report: None
@@ -192,7 +195,7 @@ class LocalBackend:
             sight = claims.look(self._root, name)
             # A job of the server's own account can stop its supervisor, even before that has recorded its pid.
             if isinstance(sight, claims.Held) and (shim := sight.shim or claims.claimant(directory)) is not None:
-                deaf = order.overdue and (procs.is_stopped(shim[0]) or _hangs_in_start(sight, shim[0]))
+                deaf = order.overdue and self._ask(name, supervisors.is_deaf, shim[0], sight.shim is not None)
                 self._tell(name, shim, deaf=deaf)
         self._adopt(name)
 
@@ -202,7 +205,7 @@ class LocalBackend:
         if isinstance(sight, claims.Deserted):
             self._await_gone(name)
             # what does not die at once lives: `_adopt` leaves it to the undertaker, who says when it is over
-            sight = claims.bury(self._root, name, LOOK_S, self._subuids) or claims.Held(None, None)
+            sight = self._buried(name, LOOK_S) or claims.Held(None, None)
         match sight:
             case Exit():
                 return sight
@@ -216,13 +219,13 @@ class LocalBackend:
         name = _checked(attempt_id)
         match claims.look(self._root, name):
             case claims.Unclaimed():
-                stopped = [pid for pid in self._launcher.processes() if procs.is_stopped(pid)]
+                stopped = self._stopped_of_launcher()
                 listed = ", ".join(map(str, stopped))
                 text = f"processes of the launcher are stopped (state T): {listed}; they are continued, or made anew"
                 return text if stopped else ""
             case claims.Held(shim):
                 shim = shim or claims.claimant(records.attempt_dir(self._root, name))
-                if shim is not None and procs.is_stopped(shim[0]):
+                if shim is not None and self._ask(name, procs.is_stopped, shim[0]):
                     return (
                         f"its supervisor, process {shim[0]}, is stopped (state T) or traced (t), so that it keeps to "
                         f"neither a time limit nor a stop by itself; each stop continues it, and when its end is "
@@ -243,13 +246,14 @@ class LocalBackend:
         hangs = self._hanging(name, shim)
         if not stopped and not os.path.exists(f"{directory}/stuck"):
             return hangs
-        found = [each for each in (hangs, *stuck.described(claims.processes(self._root, name, shim)).values()) if each]
-        return "; ".join(found) or stuck.unexplained(shim)
+        found = [each for each in (hangs, *self._ask(name, supervisors.left, self._root, name, shim)) if each]
+        return "; ".join(found) or self._ask(name, stuck.unexplained, shim)
 
     def _hanging(self, name: str, shim: int | None) -> str:
         """Name a supervisor that has waited in the kernel for some seconds; "" = it has not, or it goes on."""
         attempt = self._known.get(name)
-        functions = stuck.waits(shim) if shim is not None and attempt is not None and attempt.hangs else []
+        hangs = shim is not None and attempt is not None and attempt.hangs
+        functions = self._ask(name, stuck.waits, shim) if hangs else []
         return stuck.supervisor(shim, functions, name.partition("-")[0]) if shim is not None and functions else ""
 
     def strays(self) -> Collection[str]:
@@ -262,7 +266,7 @@ class LocalBackend:
         except KeyError:
             log.error("%s ran as %s, an account that is gone: what is left of it cannot be told", name, account)
             return
-        claims.sweep(self._root, name, uid)
+        self._ask(name, claims.sweep, self._root, name, uid, within_s=claims.BURIAL_S + SHORT_S)
 
     def forget(self, attempt_id: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -288,6 +292,7 @@ class LocalBackend:
         while self._pins:
             os.close(self._pins.pop())
         self._directories.close()
+        self._lookers.close()
         self._watcher = None
 
     # -- in any thread
@@ -310,6 +315,57 @@ class LocalBackend:
         if not awaited and (watcher := self._watcher) is not None:
             watcher.post(lambda: watcher.later(CLAIMED_WITHIN_S, self._look_at_launches))
 
+    def _ask(self, name: str, look: Callable[..., T], *args: Any, within_s: float = SHORT_S) -> T:
+        """Look at processes of an attempt, or at its supervisor: who else it is for is refused no look."""
+        return self._lookers.call(name, look, *args, within_s=within_s)
+
+    def _wake(self, name: str, shim: tuple[int, int]) -> None:
+        """Have a supervisor look for its stop, also one that was stopped itself."""
+        pidfd = self._pin(name, shim)
+        if pidfd < 0:
+            return
+        try:
+            for signum in (signal.SIGUSR1, signal.SIGCONT):
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    signal.pidfd_send_signal(pidfd, signum)
+        finally:
+            os.close(pidfd)
+
+    def _pin(self, name: str, shim: tuple[int, int]) -> int:
+        """Return a pidfd of a supervisor; -1 when it is gone."""
+        if serial := claims.serial(records.attempt_dir(self._root, name)):
+            return procs.pin(shim[0], serial)
+        try:
+            pidfd = os.pidfd_open(shim[0])
+        except OSError as error:
+            procs.must_be_known(error)
+            return -1
+        is_it = False
+        try:
+            is_it = self._ask(name, procs.start_time, shim[0]) == shim[1]
+        finally:
+            if not is_it:
+                os.close(pidfd)
+        return pidfd if is_it else -1
+
+    def _stopped_of_launcher(self) -> list[int]:
+        launcher = self._launcher.pid
+        return [] if launcher is None else self._ask("", supervisors.stopped_of_launcher, launcher)
+
+    def _buried(self, name: str, timeout_s: float) -> Exit | None:
+        """See `claims.bury`."""
+
+        def end_all(uid: int | None, group: str) -> bool:
+            subuids = () if uid is None else self._subuids(uid)
+            within_s = 3 * timeout_s + SHORT_S  # each of the three looks has that time
+            given = (self._root, name, uid, group, timeout_s, subuids)
+            are_gone, texts = self._ask(name, claims.end_all, *given, within_s=within_s)
+            for text in texts:
+                log.warning("%s: %s", name, text)
+            return are_gone
+
+        return claims.bury(self._root, name, end_all)
+
     def _flush(self) -> None:
         self._launcher.flush()
         if self._launcher.behind and self._watcher is not None:
@@ -329,10 +385,9 @@ class LocalBackend:
                 log.warning(
                     "%s: killing its supervisor, which is stopped again and again or waits for a file system", name
                 )
-                _kill_with_children(shim)
+                self._ask(name, supervisors.kill_with_children, shim)
                 return
-        procs.send_to(*shim, signal.SIGUSR1)
-        procs.send_to(*shim, signal.SIGCONT)
+        self._wake(name, shim)
 
     def _adopt(self, name: str) -> None:
         with self._lock:
@@ -465,7 +520,7 @@ class LocalBackend:
     def _follow(self, name: str, attempt: _Attempt, shim: tuple[int, int] | None) -> None:
         """Be told of the end of a shim that is not our zygote's."""
         assert self._watcher is not None
-        pidfd = -1 if shim is None else procs.pin(*shim)
+        pidfd = -1 if shim is None else self._pin(name, shim)
         if not may_keep(pidfd):  # there are too many to follow: it is looked at now and then
             os.close(pidfd)
             self._watcher.later(ADOPTED_LOOK_S, lambda: self._settle(name))
@@ -528,7 +583,7 @@ class LocalBackend:
 
     def _tell_again(self, name: str, shim: tuple[int, int]) -> None:
         """One whose end is overdue, and that was stopped again at once, does not get another round of the server."""
-        if name in self._known and procs.start_time(shim[0]) == shim[1] and procs.is_stopped(shim[0]):
+        if name in self._known and self._ask(name, supervisors.is_stopped, shim):
             self._tell(name, shim, deaf=True)
 
     def _look_at_launches(self) -> None:
@@ -556,7 +611,7 @@ class LocalBackend:
         """Continue the launcher and its workers where they were stopped, or kill those that are stopped again and
         again: of a launcher and of an idle worker nothing is lost. Return whether any was stopped."""
         launcher = self._launcher.pid
-        stopped = [pid for pid in self._launcher.processes() if procs.is_stopped(pid)]
+        stopped = self._stopped_of_launcher()
         if launcher is None or not stopped:
             return False
         self._stalls += 1
@@ -565,8 +620,8 @@ class LocalBackend:
             self._launcher.send(signal.SIGCONT, stopped)
             return True
         directories = (records.attempt_dir(self._root, name) for name in self.strays())
-        supervisors = {shim[0] for directory in directories if (shim := claims.claimant(directory)) is not None}
-        stopped = [launcher] if launcher in stopped else [pid for pid in stopped if pid not in supervisors]
+        carrying = {shim[0] for directory in directories if (shim := claims.claimant(directory)) is not None}
+        stopped = [launcher] if launcher in stopped else [pid for pid in stopped if pid not in carrying]
         log.warning("starts wait for processes of the launcher that are stopped again and again: killing %s", stopped)
         self._launcher.send(signal.SIGKILL, stopped)
         return True
@@ -576,32 +631,50 @@ class LocalBackend:
         assert self._watcher is not None
         with self._lock:
             known = list(self._known.items())
-        self._supervisors.begin(known)
+        if self._looking is None or not self._looking.is_alive():
+            self._looking = threading.Thread(
+                target=self._look_at_each, args=(known,), name="rota-supervisors", daemon=True
+            )
+            try:
+                self._looking.start()
+            except RuntimeError as error:  # at the limit of processes; the next round tries again
+                log.warning("supervisors are not looked at: a thread could not be started: %s", error)
+                self._looking = None
         self._watcher.later(SUPERVISORS_LOOK_S, self._look_at_supervisors)
 
     # -- in a thread of its own
 
+    def _look_at_each(self, known: Sequence[tuple[str, _Attempt]]) -> None:
+        for name, attempt in known:
+            if self._watcher is None:
+                return
+            try:
+                self._look_at_supervisor(name, attempt)
+            except OSError as error:  # it is looked at again in the next round
+                log.debug("%s: its supervisor cannot be looked at: %s", name, error)
+
     def _look_at_supervisor(self, name: str, attempt: _Attempt) -> None:
         if attempt.claimant is None:
             attempt.claimant = claims.claimant(records.attempt_dir(self._root, name))
-        if attempt.claimant is None or procs.start_time(attempt.claimant[0]) != attempt.claimant[1]:
+        if attempt.claimant is None or (seen := self._ask(name, supervisors.waiting, attempt.claimant)) is None:
             return
-        pid, now = attempt.claimant[0], procs.time_awake()
-        seen, before = stuck.steadily(pid), attempt.waits
+        pid, now, before = attempt.claimant[0], procs.time_awake(), attempt.waits
         attempt.waits = {
             each: before[each] if each in before and before[each][0] == ran else (ran, now)
             for each, ran in seen.items()
         }
         hung, attempt.hangs = attempt.hangs, any(now - at >= stuck.AFTER_S for _, at in attempt.waits.values())
         if attempt.hangs and not hung:
-            log.warning("%s: %s", name, stuck.supervisor(pid, stuck.waits(pid), name.partition("-")[0]))
+            log.warning(
+                "%s: %s", name, stuck.supervisor(pid, self._ask(name, stuck.waits, pid), name.partition("-")[0])
+            )
 
     # -- in the undertaker's threads
 
     def _bury(self, name: str) -> None:
         end = None
         try:
-            end = claims.bury(self._root, name, claims.BURIAL_S, self._subuids)
+            end = self._buried(name, claims.BURIAL_S)
         except OSError as error:
             log.error("%s cannot be swept, trying again: %s", name, error)
         finally:  # whatever went wrong (a full disk): look again in a while
@@ -639,19 +712,3 @@ def _make_fifo(path: str) -> None:
         pass
     with contextlib.suppress(FileExistsError):
         os.mkfifo(path, 0o600)
-
-
-def _hangs_in_start(sight: claims.Held, shim: int) -> bool:
-    """Whether a supervisor waits for a file system that does not answer, when the end of its attempt is overdue: for
-    that of the working directory before it has started anything; for that of the command, of its interpreter or of a
-    directory of PATH while it starts it, since posix_spawn keeps it in the kernel until the child's exec is over. By
-    NFS both waits end with SIGKILL."""
-    return sight.shim is None and (procs.waits_in_kernel(shim) or not procs.children(shim))
-
-
-def _kill_with_children(shim: tuple[int, int]) -> None:
-    """Kill a supervisor and what it has started. A child before its exec has no mark yet and holds the lock open, so
-    that without a cgroup nothing else would find it."""
-    below = [(pid, start) for pid in procs.children(shim[0]) if (start := procs.start_time(pid)) is not None]
-    for each in (shim, *below) if procs.start_time(shim[0]) == shim[1] else ():
-        procs.send_to(*each, signal.SIGKILL)

@@ -315,21 +315,35 @@ def send(pid: int, signum: int, check: Callable[[], bool]) -> bool:
         os.close(pidfd)
 
 
-def pin(pid: int, started: int) -> int:
-    """A pidfd of the process that has this pid and this start time; -1 when it is gone."""
+def own_serial() -> int:
+    """Return the number by which the kernel knows this process until it starts anew; 0 = it has none (Linux before 6.9,
+    where all pidfds have one number)."""
+    own, above = _serial(os.getpid()), _serial(os.getppid())
+    return 0 if own == above else own
+
+
+def pin(pid: int, serial: int) -> int:
+    """Return a pidfd of the process that has this pid and this serial; -1 when it is gone. This never waits."""
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:
         must_be_known(error)
         return -1
+    if os.fstat(pidfd).st_ino == serial:
+        return pidfd
+    os.close(pidfd)
+    return -1
+
+
+def _serial(pid: int) -> int:
     try:
-        if start_time(pid) == started:
-            kept, pidfd = pidfd, -1
-            return kept
-        return -1  # dead, and the number is a stranger's or a zombie's
-    finally:
-        if pidfd >= 0:
-            os.close(pidfd)
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        must_be_known(error)
+        return 0
+    serial = os.fstat(pidfd).st_ino
+    os.close(pidfd)
+    return serial
 
 
 def send_to(pid: int, started: int, signum: int) -> bool:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from rota.adapters.looks import SharedLooks
+from rota.adapters.backends.lookers import Unseen
 from rota.app.ports import Absent, Backend, LaunchOrder, LogChunk, Observation, Report, StopOrder
 from rota.core.ids import run_of
 
-MOST_LOOKS = 64
-LOOK_S = 2.0
 UNSEEN = (
     "a look at its processes does not end: one of them, or another process, may hold a lock of the kernel (that of "
     "/proc/PID/task, say); an admin gives the GPUs back with rota cancel --force {run}"
@@ -29,7 +27,6 @@ class LeaseCarrier(Backend, Protocol):
 class RoutedBackend:
     def __init__(self, jobs: Backend, leases: LeaseCarrier) -> None:
         self._jobs, self._leases = jobs, leases
-        self._looks: SharedLooks[str] = SharedLooks("rota-stalled", MOST_LOOKS, LOOK_S)
 
     def open(self, report: Callable[[Report], None]) -> None:
         self._jobs.open(report)
@@ -64,9 +61,11 @@ class RoutedBackend:
         return self._of(attempt_id).observe(attempt_id)
 
     def stalled_by(self, attempt_id: str) -> str:
-        """Look at the processes of an attempt. These can keep whoever looks waiting, so it is done for a short time."""
-        found = self._looks.look(attempt_id, lambda: self._of(attempt_id).stalled_by(attempt_id))
-        return UNSEEN.format(run=run_of(attempt_id)) if found is None else found
+        """Look at the processes of an attempt. These can keep whoever looks waiting: it is then said so."""
+        try:
+            return self._of(attempt_id).stalled_by(attempt_id)
+        except Unseen:
+            return UNSEEN.format(run=run_of(attempt_id))
 
     def strays(self) -> Collection[str]:
         return [*self._jobs.strays(), *self._leases.strays()]

@@ -43,6 +43,7 @@ def serve(house: House, name: str, orders: int, answers: int) -> int:
         "boot_id": house.boot_id,
         "shim": os.getpid(),
         "start": house.start,
+        "serial": procs.own_serial(),
         "cgroup": house.group,
         "limits": house.groups.names(),
     }

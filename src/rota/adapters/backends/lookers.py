@@ -1,0 +1,203 @@
+"""Processes that look at other accounts' processes for the server.
+
+A process can keep whoever looks at it below /proc waiting: for the lock of its memory, for that of a directory such as
+/proc/PID/task, or, when it ends while it is looked at, for reads of its own that are under way (`exit_aio`). Some of
+these waits last for as long as an account likes, in a state in which not even SIGKILL ends who waits. So no thread of
+the server looks by itself. It asks a looker, a small process that has nothing of the server's open, waits for a bounded
+time, and leaves the looker alone where that is over.
+
+What needs no look goes by pidfd, which nobody can delay.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from rota.adapters.backends import looker, procs
+
+T = TypeVar("T")
+Party = int | str  # an account by its user id, an attempt by its id; "" = the launcher
+
+WITHIN_S = 2.0
+MOST, OF_ONE = 16, 2  # looks that are made at a time, of all and at one account's processes
+LEFT_OF_ONE, MOST_LEFT = (
+    4,
+    64,
+)  # lookers that are left alone; with that many there are no further looks at its processes
+SPARE = 2  # lookers that are kept for the next looks
+KILLED_S = 1.0  # a stop waits for lookers that were killed; one that waits in the kernel may never end
+log = logging.getLogger(__name__)
+
+
+class Unseen(OSError):
+    """A look has not ended in time, or could not be begun: nothing is known."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(errno.ETIMEDOUT, why)
+
+
+class _Looker:
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                argv = [sys.executable, "-I", "-S", "-X", "utf8", looker.__file__, str(theirs.fileno())]
+                mark = os.environ.get(procs.MARKER)  # by which the server's own attempt, if it has one, is known
+                self.process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    cwd="/",
+                    env={} if mark is None else {procs.MARKER: mark},
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # a Ctrl-C at the server's terminal is not meant for it
+                )
+            except BaseException:
+                ours.close()
+                raise
+        self.link = ours
+
+    def ask(self, function: Callable[..., Any], args: tuple[Any, ...], give_up: float) -> tuple[bool, Any]:
+        """Raises TimeoutError, or EOFError or another OSError where the looker is gone."""
+
+        def in_time() -> None:
+            self.link.settimeout(max(0.001, give_up - time.monotonic()))
+
+        def read(size: int) -> bytes:
+            in_time()
+            return self.link.recv(size)
+
+        in_time()
+        looker.send(self.link, (function, args))
+        answer: tuple[bool, Any] = looker.receive(read)
+        return answer
+
+    def end(self) -> None:
+        """Kill it, without waiting for its end."""
+        self.link.close()
+        self.process.kill()
+
+
+class Lookers:
+    """For any thread. A party is what looks are kept apart by, so that those that do not end cost no other party its
+    own: the account whose processes are looked at, or the attempt."""
+
+    def __init__(self, left_of_one: int = LEFT_OF_ONE) -> None:
+        self._left_of_one = left_of_one
+        self._changed = threading.Condition()
+        self._idle: list[_Looker] = []
+        self._busy: Counter[Party] = Counter()  # looks under way
+        self._left: list[tuple[Party, _Looker]] = []
+        self._told: set[Party] = set()  # of which it was said in the log
+        self._closed = False
+
+    def call(self, party: Party, function: Callable[..., T], *args: Any, within_s: float = WITHIN_S) -> T:
+        """Return what a function of a module returns that is called with these arguments in a looker. Raises
+        Unseen where there is no answer in time."""
+        give_up = time.monotonic() + within_s
+        self._enter(party, give_up)
+        try:
+            done, result = self._ask(party, function, args, give_up)
+        finally:
+            self._leave(party)
+        if not done:
+            raise result
+        found: T = result
+        return found
+
+    def close(self) -> None:
+        """No call is under way, or its result is of no use to anybody any more."""
+        with self._changed:
+            self._closed = True
+            ended = [*self._idle, *(each for _, each in self._left)]
+            self._idle.clear()
+            self._left.clear()
+            self._changed.notify_all()
+        for each in ended:
+            each.end()
+        give_up = time.monotonic() + KILLED_S
+        for each in ended:
+            with suppress(subprocess.TimeoutExpired):
+                each.process.wait(max(0.0, give_up - time.monotonic()))
+
+    def _enter(self, party: Party, give_up: float) -> None:
+        with self._changed:
+            while self._busy[party] >= OF_ONE or self._busy.total() >= MOST:
+                if not self._changed.wait(give_up - time.monotonic()):
+                    self._forget(party)
+                    raise Unseen(f"too many looks at processes are under way for {_named(party)}")
+            self._left = [each for each in self._left if each[1].process.poll() is None]
+            if not any(of == party for of, _ in self._left):
+                self._told.discard(party)
+            of_it = sum(of == party for of, _ in self._left)
+            if self._closed or of_it >= self._left_of_one or len(self._left) >= MOST_LEFT:
+                self._forget(party)
+                raise Unseen(f"{of_it} of {len(self._left)} looks that do not end are for {_named(party)}")
+            self._busy[party] += 1
+
+    def _forget(self, party: Party) -> None:
+        if not self._busy[party]:
+            del self._busy[party]
+
+    def _leave(self, party: Party) -> None:
+        with self._changed:
+            self._busy[party] -= 1
+            self._forget(party)
+            self._changed.notify_all()
+
+    def _ask(self, party: Party, function: Callable[..., T], args: tuple[Any, ...], give_up: float) -> tuple[bool, Any]:
+        while True:
+            with self._changed:
+                one, is_new = (self._idle.pop(), False) if self._idle else (None, True)
+            one = one or _Looker()
+            try:
+                answer = one.ask(function, args, give_up)
+            except TimeoutError:
+                self._give_up(party, one)
+                raise Unseen(f"a look for {_named(party)} has not ended in time") from None
+            except (EOFError, OSError) as error:  # somebody killed it
+                self._give_up(party, one)
+                if is_new:
+                    raise Unseen(f"a process that was to look at processes has ended: {error}") from error
+                continue
+            except BaseException:
+                self._give_up(party, one)
+                raise
+            self._give_back(one)
+            return answer
+
+    def _give_back(self, one: _Looker) -> None:
+        with self._changed:
+            if kept := not self._closed and len(self._idle) < SPARE:
+                self._idle.append(one)
+        if not kept:
+            one.end()
+            one.process.wait()
+
+    def _give_up(self, party: Party, one: _Looker) -> None:
+        one.end()
+        with self._changed:
+            self._left.append((party, one))
+            is_first = party not in self._told
+            self._told.add(party)
+        if is_first:
+            log.warning(
+                "a look at processes for %s has not ended and is left alone: a process may hold a lock of the kernel "
+                "(docs/operations.md, a lock that an account holds)",
+                _named(party),
+            )
+
+
+def _named(party: Party) -> str:
+    return f"account {party}" if isinstance(party, int) else f"attempt {party}" if party else "the launcher"
