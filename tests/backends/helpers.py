@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,23 @@ COMMANDS: dict[Kind, tuple[str, ...]] = {
     "say hello": ("echo", "hello"),
     "exit 5 on USR1": ("sh", "-c", "trap 'exit 5' USR1; echo ready; while :; do sleep 0.01; done"),
 }
+
+# Runs the launcher as it is told to, after other code has run in it.
+PATCHED = """
+import runpy, sys
+sys.path.insert(0, sys.argv[1])
+exec(sys.argv[2])
+del sys.path[0]
+program = next(at for at, word in enumerate(sys.argv) if word.endswith("zygote.py"))
+sys.argv = sys.argv[program:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+SOURCES = str(Path(__file__).parents[2] / "src")
+
+
+def patched_launcher(patch: str) -> tuple[str, ...]:
+    """Return the `zygote_prefix` for a launcher, and so for supervisors, in which this code has run first."""
+    return (sys.executable, "-S", "-c", PATCHED, SOURCES, patch)
 
 
 class LocalRig(Rig):

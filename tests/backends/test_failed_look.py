@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,28 +11,21 @@ from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import StopOrder
 from rota.core.run import Cause
 from tests.backends.contract import Reports
-from tests.backends.helpers import LocalRig, command_lines
+from tests.backends.helpers import LocalRig, command_lines, patched_launcher
 
-# Runs the launcher as it is told to, but for one function in which every supervisor fails.
+# One function fails in every supervisor.
 FAILING = """
-import runpy, sys
-sys.path.insert(0, sys.argv[1])
 from rota.adapters.backends import procs
 def fail(*args):
     raise ValueError("made to fail")
-setattr(procs, sys.argv[2], fail)
-del sys.path[0]
-program = next(at for at, word in enumerate(sys.argv) if word.endswith("zygote.py"))
-sys.argv = sys.argv[program:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+procs.{} = fail
 """
-SOURCES = str(Path(__file__).parents[2] / "src")
 
 
 @pytest.fixture(params=["caught", "origin"])
 def rig(tmp_path: Path, request: pytest.FixtureRequest) -> LocalRig:
     """`caught`: whom to signal cannot be told; `origin`: nor what is left of it."""
-    prefix = (sys.executable, "-S", "-c", FAILING, SOURCES, request.param)
+    prefix = patched_launcher(FAILING.format(request.param))
     return LocalRig(tmp_path, zygote_prefix=prefix, cgroups=request.param == "caught")
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import pwd
 import re
 import signal
 import sys
@@ -255,38 +253,3 @@ def test_a_workdir_closed_to_the_account_is_refused(
     assert (end.cause, end.message) == (Cause.LAUNCH_FAILED, f"workdir is not open to nobody: {closed}")
     _, end = run(rig, backend, reports, "no-such-command", account="nobody", workdir="/")
     assert (end.cause, end.code, end.message) == (Cause.LAUNCH_FAILED, 127, "command not found: no-such-command")
-
-
-# in Perl, which every Debian has where all accounts may run it; add_key and keyctl by their numbers on x86_64
-KEYS = """
-my ($session, $kind, $name, $value) = (-3, "user", $ARGV[0], "secret");
-syscall(248, $kind, $name, $value, 6, $session) if defined $name;
-my $found = " " x 4096;
-my $length = syscall(250, 11, $session, $found, 4096);
-for my $key (unpack("l*", substr($found, 0, $length > 0 ? $length : 0))) {
-    my $text = " " x 4096;
-    syscall(250, 6, $key, $text, 4096);
-    print((split /;/, (split /\\0/, $text)[0])[-1], "\\n");
-}
-"""
-
-
-@ROOT_ONLY
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of its system calls are those of x86_64")
-def test_a_job_has_no_keys_of_the_server_or_of_another_job(tmp_path: Path, reports: Reports) -> None:
-    syscall = ctypes.CDLL(None, use_errno=True).syscall
-    if syscall(ctypes.c_long(250), ctypes.c_long(1), None) < 0:  # a session keyring, as systemd gives a service
-        pytest.skip("keyrings are denied in this container")
-    key = (b"user", b"of-the-server", b"secret", ctypes.c_long(6), ctypes.c_long(-3))
-    assert syscall(ctypes.c_long(248), *key) > 0
-    rig = LocalRig(tmp_path)
-    backend = rig.backend()
-    backend.open(reports)
-    try:
-        for argv in ((KEYS, "of-a-job"), (KEYS,)):
-            order, end = run(rig, backend, reports, "perl", "-e", *argv, account="nobody", workdir="/")
-            assert end.ok, text_of(backend, order)
-            seen = set(text_of(backend, order).split())
-            assert seen == {*argv[1:], f"_uid.{pwd.getpwnam('nobody').pw_uid}"}, "its own, and its account's"
-    finally:
-        backend.close()

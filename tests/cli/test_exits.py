@@ -269,3 +269,25 @@ def test_doctor_says_where_every_account_can_make_fuse_mounts(
     found = list(checkup._fuse())
     assert [one.level for one in found] == [checkup.WARN] * warned
     assert not found or found[0].next_step.startswith(f"chmod 600 {device}")
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        ("    0:    11 10/10 5/1000000 245/25000000", []),
+        ("    0:    11 10/10 900000/1000000 245/25000000", ["root_maxkeys=2000000"]),
+        ("    0:    11 10/10 999999/1000000 25000000/25000000", ["root_maxkeys=2000000", "root_maxbytes=50000000"]),
+        ("", []),
+        (None, []),
+    ],
+)
+def test_doctor_says_when_roots_quota_of_kernel_keys_is_nearly_full(
+    line: str | None, about: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = tmp_path / "key-users"
+    monkeypatch.setattr(checkup, "KEY_USERS", str(users))
+    if line is not None:
+        users.write_text(f"{line}\n 1001:   200 200/200 200/200 1901/20000\n")
+    found = list(checkup._keys())
+    assert [one.level for one in found] == [checkup.WARN] * len(about)
+    assert all(text in one.next_step for text, one in zip(about, found, strict=True))

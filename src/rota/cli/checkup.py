@@ -22,6 +22,8 @@ LITTLE_BYTES = 2 << 30
 FEW_DESCRIPTORS = 4096
 SKEW_S = 5.0
 FUSE = "/dev/fuse"
+KEY_USERS = "/proc/key-users"
+NEARLY_FULL = 0.8  # of a quota
 TOKEN = "token"  # noqa: S105 - the name of a row
 
 
@@ -55,6 +57,7 @@ def findings(server: str, data_dir: Path) -> Iterator[Finding]:
     yield _cgroup()
     if os.geteuid() == 0:
         yield from _fuse()
+        yield from _keys()
 
 
 def _python() -> Finding:
@@ -336,3 +339,23 @@ def _fuse() -> Iterator[Finding]:
             f"{FUSE} is open to every account: by a mount of its own an account can hold up runs, and the server",
             f"chmod 600 {FUSE}, where not everybody who has an account is trusted (docs/operations.md)",
         )
+
+
+def _keys() -> Iterator[Finding]:
+    """Warn where root's quota of kernel keys is nearly full: runs of accounts whose own is full need some of it."""
+    try:
+        with open(KEY_USERS, encoding="ascii") as file:
+            words = next((line.split() for line in file if line.split(":")[0].strip() == "0"), [])
+    except FileNotFoundError:  # a kernel without keys
+        return
+    # "UID: USAGE KEYS/INSTANTIATED COUNTED/MOST BYTES/MOST"
+    for unit, used in zip(("keys", "bytes"), words[3:5], strict=False):
+        taken, _, most = used.partition("/")
+        if int(taken) > NEARLY_FULL * int(most):
+            yield Finding(
+                "kernel keys",
+                WARN,
+                f"root has {taken} of the {most} {unit} of kernel keys that it may have ({KEY_USERS}): when it has "
+                "all, no run of an account whose own share is full can start",
+                f"sysctl kernel.keys.root_max{unit}={2 * int(most)}, and look for whose they are (/proc/keys)",
+            )

@@ -301,7 +301,8 @@ class Shim:
         text = os.read(self.errors, 1 << 16).decode(errors="surrogateescape")
         for line in filter(None, text.split("\n")):  # splitlines also cuts at other characters, which names may have
             code, _, message = line.partition(" ")
-            self.refusal = self.refusal or (int(code), message)
+            if self.refusal is None:
+                self.refusal, self.short = (int(code), message), int(code) == task.SHORTAGE
         return bool(text)
 
     def _refuse(self, code: int, message: str) -> None:

@@ -31,8 +31,13 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 PTRACE_DETACH = 17
 KEYCTL_SYSCALL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280, "riscv64": 219}
-KEYCTL_JOIN_SESSION_KEYRING, KEYCTL_LINK = 1, 8
+KEYCTL_JOIN_SESSION_KEYRING, KEYCTL_SETPERM, KEYCTL_LINK = 1, 5, 8
 KEY_SPEC_SESSION_KEYRING, KEY_SPEC_USER_KEYRING = -3, -4
+# Of a keyring: its possessor may view, read and search it, its owner view and read it. Nothing can be linked into it.
+CLOSED_KEYRING = 0x0B030000
+# of a kernel without keyrings, or a container that denies them to everybody: there are no keys to give
+NO_KEYRINGS = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP)
+SHORTAGE = 0  # in place of an exit code: no task that refuses its command exits with 0
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -79,6 +84,8 @@ def begin(order: dict[str, Any], rank: int, account: Account | None, fds: Fds, g
     except Refused as refusal:
         code = refusal.code
         _tell(fds, code, str(refusal))
+    except records.Shortage as error:
+        _tell(fds, SHORTAGE, records.shortage(error))
     except BaseException as error:  # noqa: BLE001 - a forked child must never return into the shim's code
         _tell(fds, code, f"cannot start the command: {type(error).__name__}: {error}")
     finally:
@@ -146,21 +153,45 @@ def _prepare(order: dict[str, Any], account: Account | None, fds: Fds, groups: l
 
 def _become(account: Account) -> None:
     if account.privileged:
-        _leave_keyring()  # as root: an account may have few keyrings, and could keep its own runs from starting
         os.initgroups(account.name, account.gid)
         os.setgid(account.gid)
+        _leave_keyring(account)
         os.setuid(account.uid)
-        _keyctl(KEYCTL_LINK, KEY_SPEC_USER_KEYRING, KEY_SPEC_SESSION_KEYRING)  # as a login does; a run needs it rarely
         libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def _leave_keyring() -> None:
-    """Begin an empty session keyring. The server's would give the keys in it, which are the server's and those of all
-    other people's jobs, to each job: it is inherited through setuid and exec."""
+def _leave_keyring(account: Account) -> None:
+    """Begin a session keyring that holds only the account's keyring, as a login does. The server's would give the keys
+    in it, which are the server's and those of all other people's jobs, to each job: it is inherited through setuid and
+    exec.
+
+    A key counts against the quota of its owner, and each link in a keyring against that of the keyring's. A process
+    outside the run can keep the keyring after the run (an open file does), so that root's quota, without which no run
+    of an account with a full one begins, must not pay for what jobs link."""
+    os.setresuid(account.uid, 0, 0)  # the real user id says who owns a new keyring, and whose the user keyring is
     why = _keyctl(KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
-    # a kernel without keyrings, or a container that denies them to everybody, has no keys to give
-    if why not in (0, errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP):
+    if why == 0:
+        _keyctl(KEYCTL_LINK, KEY_SPEC_USER_KEYRING, KEY_SPEC_SESSION_KEYRING)  # a run rarely needs it
+    elif why == errno.EDQUOT:
+        why = _join_closed_keyring(account)
+    if why == errno.EDQUOT:
+        raise records.Shortage("the quotas of kernel keys of the account and of root are full (see /proc/key-users)")
+    if why == errno.ENOMEM:
+        raise records.Shortage(records.SHORT_OF[why])
+    if why not in (0, *NO_KEYRINGS):
         raise Refused(f"cannot begin a session keyring: {os.strerror(why)}")
+
+
+def _join_closed_keyring(account: Account) -> int:
+    """Begin one of root's, into which the job can link nothing: an account may have 200 keys, and more runs than that.
+    Return the number of the error, 0 for none."""
+    os.setresuid(0, 0, 0)
+    why = _keyctl(KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
+    if why == 0:
+        os.setresuid(account.uid, 0, 0)
+        _keyctl(KEYCTL_LINK, KEY_SPEC_USER_KEYRING, KEY_SPEC_SESSION_KEYRING)
+        why = _keyctl(KEYCTL_SETPERM, KEY_SPEC_SESSION_KEYRING, CLOSED_KEYRING)
+    return why
 
 
 def _keyctl(operation: int, first: int, second: int) -> int:
