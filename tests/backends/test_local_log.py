@@ -13,8 +13,9 @@ import pytest
 from rota.adapters.backends import logcap, logfile, logs
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import StopOrder
+from rota.core.run import Cause
 from tests.backends.contract import Reports
-from tests.backends.helpers import DEADLINE_S, LocalRig, wait_for
+from tests.backends.helpers import DEADLINE_S, LocalRig, patched_launcher, wait_for
 
 MORE_THAN_ANY_DISK = 1 << 62  # bytes
 ATTEMPT = "000000000001-1"
@@ -91,6 +92,28 @@ def test_a_flood_is_bounded_on_disk(rig: LocalRig, backend: LocalBackend, report
     newest = backend.read_log(order.attempt_id, -1000, 1000)
     assert len(newest.content) == 1000 and set(newest.content) == set(b"y\n")
     assert newest.size == log.stat().st_size
+
+
+def test_a_log_that_cannot_be_bounded_costs_the_run_nothing(tmp_path: Path, reports: Reports) -> None:
+    patch = """
+from rota.adapters.backends.logcap import LogCap
+def fail(self):
+    raise OSError(28, "No space left on device")
+LogCap.check = fail
+"""
+    rig = LocalRig(tmp_path, zygote_prefix=patched_launcher(patch))
+    backend = rig.backend()
+    backend.open(reports)
+    go = tmp_path / "go"
+    order = rig.order("succeed", argv=("sh", "-c", f"while ! [ -e {go} ]; do sleep 0.01; done; exit 3"))
+    backend.launch(order)
+    note = rig.path(order.attempt_id, "shim.log")
+    wait_for(lambda: note.exists() or reports.exit(order.attempt_id), "a look at its log")
+    go.touch()
+    end = rig.end_of(reports, order)
+    assert (end.cause, end.code) == (Cause.EXITED, 3)
+    assert note.read_text().count("No space left on device") == 1, "said once, however often it is looked"
+    backend.close()
 
 
 def used(log: Path | int) -> int:

@@ -375,7 +375,7 @@ class Shim:
                 assert self.started_tick is not None
                 announce_at = FAR if self._announce(self.started_tick) else now + 1.0
             if now >= look_at:
-                look_at = now + self.cap.check()
+                look_at = now + self._check_cap(self.cap.check)
             until = min(look_at, self._next_deadline(now), announce_at)
             came = signal.sigtimedwait(HEARD, 0.0 if self.unreaped else max(0.0, until - now))
             if came is not None and came.si_signo == signal.SIGUSR1:
@@ -677,12 +677,12 @@ class Shim:
         return True
 
     def _check_cap(self, check: Callable[[], float]) -> float:
-        """Bound the log of an attempt that ends. Returns how soon to look again, in seconds."""
+        """Bound the log. Returns how soon to look again, in seconds."""
         try:
             return check()
-        except OSError as error:  # the end must be recorded all the same
-            self._note(f"log cap: {error}")
-            return 60.0
+        except OSError as error:  # of a full disk, for one: the run goes on, and its end is recorded, all the same
+            self._note_failed("bound its log", error)
+            return 1.0
 
     def _close_pipe(self, pipe: PipePump) -> None:
         pipe.finish()
