@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rota.adapters.backends import confine, limits, zygote
+from rota.adapters.backends import confine, limits, task, zygote
 from rota.adapters.backends.local import LocalBackend
 from rota.app.ports import Ended, LaunchOrder, StopOrder, Task
 from rota.core.run import Cause, Exit
@@ -157,6 +158,18 @@ def test_a_gang_knows_its_ranks_and_succeeds_together(rig: LocalRig, backend: Lo
     order, end = run(rig, backend, reports, "sh", "-c", "sleep 0.0$RANK; echo rank $RANK", tasks=tasks)
     assert end.ok
     assert sorted(text_of(backend, order).splitlines()) == ["rank 0", "rank 1"]
+
+
+@pytest.mark.parametrize("letter", ["x", "\U0001d11e", "\udcff"])
+def test_what_a_task_says_that_cannot_begin_goes_into_the_pipe_as_one_piece(letter: str) -> None:
+    """Else those of a gang could write into one another's words."""
+    reading, writing = os.pipe()
+    task._tell(task.Fds(-1, writing, -1, -1, writing), 126, f"no\n{letter * 5000}")
+    for line, begin in zip(os.read(reading, 1 << 16).splitlines(), (b"126 no ", b"rota: no "), strict=True):
+        assert line.startswith(begin) and len(line) < select.PIPE_BUF
+        assert line.decode(errors="surrogateescape").endswith(letter * 900), "cut between characters"
+    os.close(reading)
+    os.close(writing)
 
 
 def test_a_gang_falls_together_with_the_first_failures_code(

@@ -37,6 +37,9 @@ KEY_SPEC_SESSION_KEYRING, KEY_SPEC_USER_KEYRING = -3, -4
 CLOSED_KEYRING = 0x0B030000
 # of a kernel without keyrings, or a container that denies them to everybody: there are no keys to give
 NO_KEYRINGS = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP)
+# Characters, of up to 4 bytes each: with what stands before them less than PIPE_BUF (4096 bytes), which a pipe takes as
+# one piece. All tasks of a gang write to the same one.
+MAX_SAID = 1000
 SHORTAGE = 0  # in place of an exit code: no task that refuses its command exits with 0
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -261,7 +264,7 @@ def _first_that_runs(argv: list[str], env: dict[str, str], run: Callable[[str, l
 
 def _tell(fds: Fds, code: int, message: str) -> None:
     """To the shim, and to whoever reads the log."""
-    text = message[:2000].replace("\n", " ")
+    text = message[:MAX_SAID].replace("\n", " ")
     try:
         os.write(fds.errors, f"{code} {text}\n".encode(errors="surrogateescape"))
         os.write(fds.output, f"rota: {text}\n".encode(errors="surrogateescape"))
