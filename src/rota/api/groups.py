@@ -1,11 +1,13 @@
 """Which runs belong to a sweep, and how each of them fares: read once, then kept true by listening.
 
 A sweep may have ten thousand runs and agents ask for it every few seconds, so asking must not read them all again.
+Listening costs the writer's thread the same however many sweeps are known: an event reaches the sweep of its run, and
+the few that are being read at the moment.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from threading import Lock
 
@@ -15,47 +17,52 @@ from rota.core import events as e
 from rota.core.run import RunState
 
 PAGE = 1000
-MOST_RUNS = 200_000  # kept in mind, of all sweeps together; who was not asked for longest is forgotten first
+# Kept in mind of all sweeps together; the sweep that was not asked for longest is forgotten first.
+MOST_RUNS = 200_000
+MOST_GROUPS = 5_000  # with or without runs: five of the largest pages of `GET /sweeps`
 
 
-class _Group:
-    __slots__ = ("news", "ready", "states")
+class _Reading:
+    """What is heard while one sweep is being read."""
 
-    def __init__(self) -> None:
-        self.ready = False
-        self.states: dict[str, RunState] = {}  # in the order of submission
-        self.news: dict[str, RunState] = {}  # of whatever run, while it is being read
+    __slots__ = ("joined", "name", "news", "unsure")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.news: dict[str, RunState] = {}  # of whatever run: whose it is, is not known yet
+        self.joined: list[str] = []  # runs submitted into this sweep
+        self.unsure = False  # a run changed its sweep: what was read is not kept
 
 
 class Groups:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._lock = Lock()
-        self._groups: OrderedDict[str, _Group] = OrderedDict()
+        self._groups: OrderedDict[str, dict[str, RunState]] = OrderedDict()  # runs in the order of submission
         self._group_of: dict[str, str] = {}  # of the runs of the groups above
+        self._readings: set[_Reading] = set()
         service.subscribe(self._hear)
 
     def states(self, name: str) -> Mapping[str, RunState]:
         """Run ids and states, oldest first."""
         with self._lock:
             known = self._groups.get(name)
-            if known is not None and known.ready:
+            if known is not None:
                 self._groups.move_to_end(name)
-                return dict(known.states)
-            group = self._groups[name] = _Group()
-        rows = self._read(name)
-        with self._lock:
-            group.states = {run_id: group.news.get(run_id, state) for run_id, state in rows}
-            group.states |= {run_id: group.news[run_id] for run_id in self._came_meanwhile(name, group)}
-            if self._groups.get(name) is group:  # nothing happened that makes it worthless
-                group.news.clear()
-                group.ready = True
-                self._group_of.update(dict.fromkeys(group.states, name))
-                self._forget()
-            return dict(group.states)
-
-    def _came_meanwhile(self, name: str, group: _Group) -> list[str]:
-        return [run_id for run_id in group.news if self._group_of.get(run_id) == name and run_id not in group.states]
+                return dict(known)
+            reading = _Reading(name)
+            self._readings.add(reading)
+        try:
+            rows = self._read(name)
+            with self._lock:
+                found = {run_id: reading.news.get(run_id, state) for run_id, state in rows}
+                found |= {run_id: reading.news[run_id] for run_id in reading.joined if run_id not in found}
+                if not reading.unsure:
+                    self._keep(name, dict(found))
+            return found
+        finally:
+            with self._lock:
+                self._readings.discard(reading)
 
     def _read(self, name: str) -> list[tuple[str, RunState]]:
         found: list[tuple[str, RunState]] = []
@@ -66,48 +73,54 @@ class Groups:
             before = page[-1].seq if page else None
         return found[::-1]
 
-    def _forget(self) -> None:
-        while len(self._group_of) > MOST_RUNS and len(self._groups) > 1:
+    def _keep(self, name: str, states: dict[str, RunState]) -> None:
+        self._drop(name)  # two may have read it at once
+        self._groups[name] = states
+        self._group_of.update(dict.fromkeys(states, name))
+        while len(self._groups) > MOST_GROUPS or (len(self._group_of) > MOST_RUNS and len(self._groups) > 1):
             self._drop(next(iter(self._groups)))
 
     def _drop(self, name: str) -> None:
-        group = self._groups.pop(name, None)
-        for run_id in group.states if group is not None else ():
-            self._group_of.pop(run_id, None)
+        for run_id in self._groups.pop(name, ()):
+            del self._group_of[run_id]
 
     def _hear(self, first: int, events: Sequence[e.Event]) -> None:
-        """On the writer's thread."""
-        if self._groups:
-            with self._lock:
-                for event in events:
-                    if isinstance(event, e.RunEvent):
-                        self._take(event)
-
-    def _take(self, event: e.RunEvent) -> None:
-        if isinstance(event, e.RunEdited):
-            self._regroup(event)
+        """Take in a batch, on the writer's thread. It is sorted out before the lock is taken: readers wait for that."""
+        if not self._groups and not self._readings:
             return
-        if isinstance(event, e.RunSubmitted) and event.spec.group in self._groups:
-            self._group_of[event.run_id] = event.spec.group
-        state = state_after(event)
-        if state is None:
-            return
-        name = self._group_of.get(event.run_id)
-        group = self._groups.get(name) if name is not None else None
-        if group is not None and group.ready:
-            group.states[event.run_id] = state
-        for other in self._groups.values():
-            if not other.ready:
-                other.news[event.run_id] = state
+        changed: dict[str, RunState] = {}
+        submitted: defaultdict[str, list[str]] = defaultdict(list)
+        edited: list[e.RunEdited] = []
+        for event in events:
+            if isinstance(event, e.RunEdited):
+                edited.append(event)
+            elif isinstance(event, e.RunEvent) and (state := state_after(event)) is not None:
+                changed[event.run_id] = state
+                if isinstance(event, e.RunSubmitted) and event.spec.group:
+                    submitted[event.spec.group].append(event.run_id)
+        with self._lock:
+            for name, run_ids in submitted.items():
+                if name in self._groups:
+                    self._group_of.update(dict.fromkeys(run_ids, name))
+            for run_id, state in changed.items():
+                group = self._group_of.get(run_id)
+                if group is not None:
+                    self._groups[group][run_id] = state
+            for reading in self._readings:
+                reading.news.update(changed)
+                reading.joined += submitted.get(reading.name, ())
+            for event in edited:
+                self._regroup(event)
 
     def _regroup(self, event: e.RunEdited) -> None:
         """A run that changed its sweep: what was known of both is read again when asked for."""
         old, new = self._group_of.get(event.run_id, ""), event.spec.group
         if old == new:
             return
-        unsure = [name for name, group in self._groups.items() if not group.ready]
-        for name in (old, new, *unsure):
-            self._drop(name)
+        for reading in self._readings:
+            reading.unsure = True
+        self._drop(old)
+        self._drop(new)
 
 
 def state_after(event: e.RunEvent) -> RunState | None:
