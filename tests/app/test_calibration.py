@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,10 +11,11 @@ import pytest
 
 from rota.app import calibration
 from rota.app.calibration import KIND, Calibrator
-from rota.app.commands import Cancel, Draft, Hold, Release, Reprioritise
+from rota.app.commands import Cancel, CapGroup, Draft, Hold, PutRecord, Release, Reprioritise, SetPolicy
+from rota.core.calibrate import Correction, Foretold, Scored
 from rota.core.odds import Odds
-from rota.core.run import Run, RunState
-from tests.app.house import House, until
+from rota.core.run import Dependency, Run, RunState, When
+from tests.app.house import ANN, BOB, House, until
 from tests.unit.core.kit import Lab, node
 
 
@@ -26,7 +27,7 @@ def told(house: House) -> tuple[int, int]:
 
 def foretell(house: House, run_id: str) -> Odds:
     """Who asks too often is answered, but not counted: here time is given to count each."""
-    house.rota._calibrator._noted_at = -math.inf
+    house.rota._calibrator._noted_at.clear()
     return house.rota.prospect(run_id).odds
 
 
@@ -125,6 +126,86 @@ def test_a_limit_is_suggested_once_the_command_has_shown_itself(house: House) ->
     assert said().limit_s <= 120
 
 
+@pytest.mark.parametrize("bound", ["its cap", "a dependency", "no GPU"])
+def test_what_does_not_wait_for_room_is_foretold_but_does_not_count(house: House, bound: str) -> None:
+    first = house.running(8, estimate_s=3600.0, group="s")
+    match bound:
+        case "its cap":
+            house.do(CapGroup("s", 1))
+            waiting = house.sleeper(1, group="s")
+        case "a dependency":
+            waiting = house.sleeper(1, depends_on=(Dependency(first, When.ENDED),))
+        case _:
+            house.do(SetPolicy(replace(house.rota.policy(), max_concurrent=1)))
+            waiting = house.sleeper(0)
+    assert foretell(house, waiting).p50 is not None
+    assert told(house) == (0, 0)
+
+
+@pytest.mark.parametrize("cap", [1, 5])
+def test_a_cap_that_was_changed_since_is_not_held_against_the_prediction(house: House, cap: int) -> None:
+    house.running(8)
+    waiting = house.sleeper(8, group="s")
+    foretell(house, waiting)
+    assert told(house) == (0, 1)
+    house.do(CapGroup("s", cap))
+    assert told(house) == (0, 0)
+
+
+def test_everybody_is_counted_however_often_somebody_asks(house: House) -> None:
+    house.running(8)
+    for who in (ANN, BOB):
+        for _ in range(3):
+            house.rota.prospect(house.sleeper(8, who))
+    assert told(house)[1] >= 2
+    assert {noted.user for noted in house.rota._calibrator._read().values()} == {"ann", "bob"}
+
+
+def test_whoever_has_most_makes_room(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "SLOTS", 4)
+    house.running(8)
+    bobs = [house.sleeper(8, BOB) for _ in range(2)]
+    anns = [house.sleeper(8) for _ in range(6)]
+    for run_id in (*bobs, *anns):
+        foretell(house, run_id)
+    known = house.rota._calibrator.known
+    assert [run_id for run_id in (*bobs, *anns) if known(run_id)] == [*bobs, *anns[-2:]]
+    until(lambda: len(house.store.records(KIND)) == 4, "four are on disk")
+    house.reopen()
+    known = house.rota._calibrator.known
+    assert [run_id for run_id in (*bobs, *anns) if known(run_id)] == [*bobs, *anns[-2:]]
+
+
+def test_a_note_of_an_older_version_opens_and_finds_its_person(house: House) -> None:
+    house.running(8)
+    waiting = house.sleeper(8, BOB)
+    foretell(house, waiting)
+    (record,) = until(lambda: house.store.records(KIND), "it is on disk")
+    older = {key: value for key, value in record.body.items() if key not in ("user", "cap")}
+    house.do(PutRecord(Draft(KIND, record.id, json.dumps(older))))
+    of_nobody = {**older, "number": 7, "run_id": "f" * 12, "waited_s": 9.0}
+    house.do(PutRecord(Draft(KIND, "0007", json.dumps(of_nobody))))
+    house.reopen()
+    assert told(house) == (1, 1)
+    assert {noted.run_id: noted.user for noted in house.rota._calibrator._read().values()} == {
+        waiting: "bob",
+        "f" * 12: "",
+    }
+
+
+def test_nine_of_ten_are_not_told_to_start_before_the_eta(house: House) -> None:
+    house.running(8, estimate_s=36_000.0)
+    waiting = house.sleeper(8)
+    early = [Scored(Foretold(walked, walked, walked, walked), 1.0, "ann") for walked in (300, 2000, 9000, 90_000)] * 99
+    house.rota._calibrator._read()
+    house.rota._calibrator._people = {"ann"}
+    house.rota._calibrator._corrections = {"ann": Correction(early, "ann")}
+    odds, eta = house.rota.prospect(waiting).odds, house.rota.eta(waiting)
+    assert eta is not None and odds.p50 is not None and odds.p90 is not None
+    assert odds.p50 < eta - 10_000, "that half of them start sooner was seen"
+    assert odds.p90 >= eta - 5.0
+
+
 # -- the correction ----------------------------------------------------------------------------------------------------
 class Kept:
     """A store that has these runs, and nothing to read from before."""
@@ -160,3 +241,24 @@ def test_starts_that_always_come_late_are_foretold_later() -> None:
     late = calibrator.tell(replace(run, id="f" * 12), 0.0, first)
     assert late.p50 is not None and 1600 < late.p50 < 2100
     assert len(store.drafts) == 200, "each is written when it is told, and when it has come true"
+
+
+def test_one_person_does_not_correct_anothers_forecasts() -> None:
+    store: Any = Kept()
+    calibrator = Calibrator(store, lambda run_id: None, store.drafts.append)
+    lab = Lab(node("a"))
+    lab.submit(8, takes=1e9)
+    lab.step()
+    run = lab.run(lab.submit(8, user="mallory"))
+    started = replace(lab.run(min(lab.state.runs)).attempt or pytest.fail(), number=1)
+    for n in range(300):
+        run_id, at = f"{n:012x}", 10_000.0 * n
+        calibrator.tell(replace(run, id=run_id), at, Odds(at + 40_000, at + 50_000, 16, "good", ""))
+        store.ended[run_id] = replace(run, id=run_id, queued_at=0.0, attempt=replace(started, planned_at=at + 60))
+        calibrator.settle()
+    first = Odds(40_000.0, 50_000.0, 16, "good", "")
+    own = calibrator.tell(replace(run, id="e" * 12), 0.0, first)
+    assert own.p50 is not None and own.p50 < 15_000, "who has them is corrected by them"
+    other = calibrator.tell(replace(run, id="f" * 12, user="bob"), 0.0, first)
+    assert other.p50 is not None and other.p90 is not None
+    assert other.p50 > 40_000 / 1.11 and other.p90 > 50_000 / 1.11

@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from rota.core.alternatives import Alternative, alternatives
-from rota.core.explain import Explanation, explain, obstacle
+from rota.core.explain import Explanation, explain, obstacle, waits_for_room
 from rota.core.forecast import FOREVER_S, at_most, believed
 from rota.core.odds import NOTHING, Odds, Scenarios
 from rota.core.predict import History
@@ -40,6 +40,7 @@ class Prospect:
     at: float  # the moment it is told of
     odds: Odds = NOTHING
     why: str = ""
+    by_room: bool = True  # it waits for room alone
 
 
 class Outlook:
@@ -218,7 +219,7 @@ def _prospect(ways: Scenarios, why: Explanation) -> Prospect:
     if run is None or run.state is not RunState.QUEUED or ways.state.paused:
         return Prospect(ways.now, why=obstacle(why))
     odds = ways.odds(run.id)
-    return Prospect(ways.now, odds, obstacle(why) if odds.p50 is None else "")
+    return Prospect(ways.now, odds, obstacle(why) if odds.p50 is None else "", waits_for_room(why))
 
 
 def _alternatives(ways: Scenarios, run_id: str) -> tuple[Alternative, ...]:

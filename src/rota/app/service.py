@@ -103,7 +103,7 @@ class Service:
         self._trials = Trials(loop.call)
         self._counter = Counter(loop.store, loop.window, loop.now)
         self._outlook = Outlook(lambda: loop.window.version, loop.now, lambda: self.ask(self._copied), loop.window.run)
-        self._calibrator = Calibrator(loop.store, loop.window.run, self._put_away)
+        self._calibrator = Calibrator(loop.store, loop.window.run, self._put_away, self.caps)
         self._sampler = Sampler(self._foretell, lambda: loop.state.waiting)
         loop.subscribers += [self._tell_waiters, self._counter.hear, self._sampler.hear]
 
@@ -253,7 +253,9 @@ class Service:
     def prospect(self, run_id: str) -> Prospect:
         """When it will start and how sure that is, corrected by how earlier predictions did; this one is kept, too."""
         found = self._outlook.prospect(run_id)
-        return replace(found, odds=self._calibrator.tell(self.run(run_id), found.at, found.odds))
+        eta = None if found.odds.p90 is None else self._outlook.eta(run_id)
+        told = self._calibrator.tell(self.run(run_id), found.at, found.odds, eta=eta, by_room=found.by_room)
+        return replace(found, odds=told)
 
     def alternatives(self, run_id: str) -> tuple[Alternative, ...]:
         """What would start it sooner, best first."""

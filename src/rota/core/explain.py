@@ -35,6 +35,8 @@ class Explanation:
     hint: str = ""  # the smallest change that would start it
 
 
+# Reasons that the run's own person decides about, with its sweep, its dependencies and the other runs
+OWN = frozenset({"held", "dependency", "backoff", "window", "user_runs", "user_gpus", "group"})
 ENDLESS = ("held", "paused", "impossible", "nodes", "dependency")
 
 
@@ -44,6 +46,10 @@ def obstacle(explanation: Explanation) -> str:
     found = next((texts[code] for code in ENDLESS if code in texts), "")
     undying = (reason.text for reason in explanation.reasons if reason.code == "overdue" and reason.until is None)
     return found or next(undying, "") or next(iter(texts.values()), "")
+
+
+def waits_for_room(explanation: Explanation) -> bool:
+    return not any(reason.code in OWN for reason in explanation.reasons)
 
 
 def explain(state: State, now: float, run_id: str) -> Explanation:

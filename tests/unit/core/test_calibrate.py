@@ -69,6 +69,62 @@ def test_the_later_moment_is_never_the_earlier_one():
     assert told.told50_s <= told.told90_s
 
 
+WALKED = (300.0, 2000.0, 10_000.0, 40_000.0)
+
+
+def of(user: str, times: float, count: int, chance: random.Random | None = None) -> list[Scored]:
+    """`count` starts in each horizon that took `times` as long as walked."""
+    return [
+        Scored(Foretold(s, s, s, s), times * (chance.lognormvariate(0, 0.3) if chance else 1.0) * (s + 60) - 60, user)
+        for s in WALKED
+        for _ in range(count)
+    ]
+
+
+def times(correction: Correction) -> list[float]:
+    """What each horizon's two waits are corrected by."""
+    told = [correction.corrected(s, s) for s in WALKED]
+    return [
+        (each + 60) / (s + 60)
+        for one, s in zip(told, WALKED, strict=True)
+        for each in (one.told50_s, max(one.told50_s, one.told90_s))
+    ]
+
+
+@pytest.mark.parametrize("by", [0.02, 50.0])
+@pytest.mark.parametrize("honest", [0, 2, 4])
+def test_no_one_person_moves_anothers_forecast_by_more_than_noise(by: float, honest: int):
+    chance = random.Random(7)
+    others = [one for n in range(honest) for one in of(f"p{n}", 2.0, 30, chance)]
+    without, attacked = (times(Correction(notes, "p0")) for notes in (others, others + of("mallory", by, 400)))
+    for before, after in zip(without, attacked, strict=True):
+        assert min(1.0, before) / 1.11 <= after <= before * 1.25
+
+
+def test_whoever_has_many_predictions_counts_for_no_more_than_the_next():
+    honest = [one for n in range(5) for one in of(f"p{n}", 2.0, 20)]
+    assert times(Correction(of("mallory", 0.02, 400) + honest, "p0"))[-1] > 1.5
+
+
+def test_own_predictions_correct_though_nobody_elses_agree():
+    found = times(Correction(of("ann", 3.0, 200) + of("ben", 1.0, 400), "ann"))
+    assert found == pytest.approx(times(Correction(of("ann", 3.0, 200), "ann")), rel=0.11)
+
+
+def test_people_who_agree_correct_also_the_forecasts_of_one_who_has_none():
+    every = [one for n in range(6) for one in of(f"p{n}", 2.0, 60)]
+    assert times(Correction(every, "new"))[-1] == pytest.approx(2.0, rel=0.1)
+    assert times(Correction(of("p0", 2.0, 60), "new"))[-1] == pytest.approx(1.1, rel=0.01), "one alone does not"
+
+
+def test_nine_of_ten_are_not_told_before_what_the_others_are_believed_to_take():
+    early = Correction(of("ann", 0.25, 400), "ann")
+    assert early.corrected(26_000.0, 48_000.0).told90_s < 20_000
+    told = early.corrected(26_000.0, 48_000.0, expected_s=47_000.0)
+    assert (told.told90_s, told.told50_s < 10_000) == (47_000.0, True)
+    assert early.corrected(26_000.0, 30_000.0, expected_s=47_000.0).told90_s == 30_000.0, "as the walks have it"
+
+
 def test_horizons():
     assert [horizon(s) for s in (0, 599, 600, 3599, 6 * 3600, 1e9)] == [0, 0, 1, 1, 3, 3]
 
