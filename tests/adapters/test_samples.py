@@ -205,6 +205,66 @@ def test_a_file_is_read_in_pieces_and_what_is_kept_is_bounded(samples, monkeypat
     assert len(samples._read) == 1
 
 
+@pytest.fixture
+def parsed(monkeypatch) -> list[int]:
+    """How many bytes of samples each piece had that was parsed."""
+    pieces: list[int] = []
+    take = module._Read.take
+
+    def counted(self, chunk):
+        pieces.append(len(chunk))
+        return take(self, chunk)
+
+    monkeypatch.setattr(module._Read, "take", counted)
+    return pieces
+
+
+def test_a_series_larger_than_all_that_is_kept_outlives_reads_of_others(samples, monkeypatch, parsed):
+    monkeypatch.setattr(module, "MAX_CACHED_VALUES", 50)
+    samples.append(RUN, [{"loss": float(n)} for n in range(100)])
+    samples.append(OTHER, [{"loss": 1.0}])
+    for run_id in (RUN, OTHER, RUN, OTHER):
+        samples.series(run_id)
+    assert len(parsed) == 2, "each was parsed once"
+    samples.append("a" * 12, [{"loss": float(n)} for n in range(100)])
+    samples.series("a" * 12)
+    assert RUN not in samples._read, "of such large ones one is kept"
+
+
+def test_who_reads_what_is_being_parsed_waits_for_that(samples, monkeypatch, parsed):
+    monkeypatch.setattr(module, "CHUNK", 200)
+    monkeypatch.setattr(module, "MAX_CACHED", 1)
+    samples.append(RUN, [{"loss": float(n)} for n in range(100)])
+    samples.append(OTHER, [{"other": 1.0}])
+    take, begun, done = module._Read.take, threading.Event(), threading.Event()
+
+    def slowly(self, chunk):
+        whole = take(self, chunk)
+        if b"loss" in chunk:
+            begun.set()
+            assert done.wait(60)
+        return whole
+
+    monkeypatch.setattr(module._Read, "take", slowly)
+    found = []
+    readers = [threading.Thread(target=lambda: found.append(samples.series(RUN))) for _ in range(2)]
+    readers[0].start()
+    try:
+        assert begun.wait(60)
+        samples.series(OTHER)
+        assert RUN in samples._read, "it is being parsed, and not thrown out for another"
+        readers[1].start()
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join(60)
+    assert [len(each["loss"]) for each in found] == [100, 100]
+    once = sum(parsed)
+    samples.series(RUN)
+    assert sum(parsed) == once < 1.5 * samples._path(RUN).stat().st_size, "a torn piece is read again, the rest once"
+    assert list(samples._read) == [RUN]
+
+
 def test_sizes_are_of_blocks_used(samples):
     assert (samples.size(RUN), list(samples.sizes())) == (0, [])
     samples.append(RUN, [{"loss": 1.0}])

@@ -32,7 +32,7 @@ MAX_TEXT = 1000
 MAX_KEY = 200
 MAX_KEYS = 1000  # of a row, and of a run's series
 MAX_CACHED = 32  # runs whose series are kept at hand
-MAX_CACHED_VALUES = 2_000_000  # of all of them together, 16 bytes each
+MAX_CACHED_VALUES = 2_000_000  # of all of them together but one that is larger alone, 16 bytes each
 STEPS = ("step", "_step", "global_step", "epoch")  # the first of these that a row has says where it stands
 RUN_ID = re.compile(r"[0-9a-f]{12}")
 
@@ -40,10 +40,11 @@ RUN_ID = re.compile(r"[0-9a-f]{12}")
 class _Read:
     """What is known of one run's file. Whoever reads on in it holds its lock, and nobody else's."""
 
-    __slots__ = ("lock", "offset", "rows", "series", "values")
+    __slots__ = ("lock", "offset", "readers", "rows", "series", "values")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.readers = 0  # with those that wait for the lock; guarded by the lock of all
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -146,14 +147,31 @@ class FileSamples:
         """What is known of this run, for one reader at a time; afterwards it is the newest of what is kept."""
         with self._lock:
             known = self._read.setdefault(run_id, _Read())
-        with known.lock:
-            yield known
-        with self._lock:
-            if self._read.get(run_id) is known:
-                self._read.move_to_end(run_id)
-            values = sum(each.values for each in self._read.values())
-            while len(self._read) > 1 and (len(self._read) > MAX_CACHED or values > MAX_CACHED_VALUES):
-                values -= self._read.popitem(last=False)[1].values
+            known.readers += 1
+        try:
+            with known.lock:
+                yield known
+        finally:
+            with self._lock:
+                known.readers -= 1
+                if self._read.get(run_id) is known:
+                    self._read.move_to_end(run_id)
+                self._forget(known)
+
+    def _forget(self, newest: _Read) -> None:
+        """Drop the oldest; never what is being read, which the next reader would begin to read once more."""
+        for run_id, known in list(self._read.items()):
+            if not self._is_too_much():
+                return
+            if known is not newest and not known.readers:
+                del self._read[run_id]
+
+    def _is_too_much(self) -> bool:
+        values = [each.values for each in self._read.values()]
+        # one series may be larger than all that is kept, and would go with every read of another
+        large = max(values, default=0)
+        counted = sum(values) - (large if large > MAX_CACHED_VALUES else 0)
+        return len(values) > MAX_CACHED or counted > MAX_CACHED_VALUES
 
     def _path(self, run_id: str) -> Path:
         if not RUN_ID.fullmatch(run_id):
