@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from rota.adapters.backends.lookers import Lookers
 from rota.api.server import guarded_leases
+from rota.app.ports import Seen, Unseen
 from tests.api.kit import opened, serving
 
 
@@ -79,3 +81,49 @@ def test_a_lease_cannot_be_given_back_where_the_caller_is_not_known(
                 assert "token" in said["error"]
 
         asyncio.run(story())
+
+
+def test_a_process_whose_look_does_not_end_is_refused_for_now_and_others_get_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no time of the event loop, and an answer tells the client to ask again."""
+    with opened(tmp_path) as house:
+        look = house.processes.look
+
+        def unseen(pid: int) -> Seen | None:
+            if pid == os.getppid():
+                raise Unseen("a look for account 7 has not ended in time")
+            return look(pid)
+
+        monkeypatch.setattr(house.processes, "look", unseen)
+
+        async def story() -> None:
+            async with asyncio.timeout(60), serving(guarded_leases(house, True), house) as (address, _):
+                status, said = await answer(address, "POST", "/acquire", {"pid": os.getppid(), "num_gpus": 1})
+                assert (status, said) == (
+                    503,
+                    {"error": "the process cannot be looked at: a look for account 7 has not ended in time; ask again"},
+                )
+                assert (await answer(address, "POST", "/acquire", {"pid": os.getpid(), "num_gpus": 1}))[0] == 200
+
+        asyncio.run(story())
+
+
+def test_no_look_is_made_once_a_process_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPUs are given on the loop's thread, which would wait for it."""
+    looks: list[str] = []
+    real = Lookers.call
+
+    def call(self: Lookers, party: Any, function: Any, *args: Any, **more: Any) -> Any:
+        looks.append(function.__name__)
+        return real(self, party, function, *args, **more)
+
+    monkeypatch.setattr(Lookers, "call", call)
+    with opened(tmp_path) as house:
+
+        async def story() -> None:
+            async with asyncio.timeout(60), serving(guarded_leases(house, True), house) as (address, _):
+                assert (await answer(address, "POST", "/acquire", {"pid": os.getpid(), "num_gpus": 1}))[0] == 200
+
+        asyncio.run(story())
+    assert looks == ["of", "attempt_of"], "both in a thread, before it was asked for"

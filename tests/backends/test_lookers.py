@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rota.adapters.backends import lookers, procs, routed
-from rota.adapters.backends.lookers import Lookers, Unseen
+from rota.adapters.backends.lookers import Lookers
 from rota.adapters.backends.routed import RoutedBackend
+from rota.app.ports import Unseen
 from tests.backends.helpers import wait_for
 
 FOREVER_S = 1000.0

@@ -31,8 +31,7 @@ from typing import TypeVar
 from rota.adapters import connections
 from rota.adapters.accounts import Accounts
 from rota.adapters.backends import inside, procs, sight
-from rota.adapters.backends.lookers import Lookers, Unseen
-from rota.app.errors import Unavailable
+from rota.adapters.backends.lookers import Lookers
 from rota.app.ports import Account, Seen
 from rota.core.descriptors import HIGHEST, shares
 from rota.core.run import Holder
@@ -133,10 +132,7 @@ class LinuxProcesses:
         return self._call(sight.namespaces, pid)
 
     def _call(self, look: Callable[[int], T], pid: int) -> T:
-        try:
-            return self.lookers.call(_owner(pid), look, pid)
-        except Unseen as error:
-            raise Unavailable(f"process {pid} cannot be looked at: {error.strerror}; ask again") from error
+        return self.lookers.call(_owner(pid), look, pid)
 
     def alive(self, holder: Holder) -> bool:
         return bool(self.living([(holder.pid, holder.start_ticks)], holder))

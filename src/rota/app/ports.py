@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -190,12 +191,19 @@ class Seen:
     has_account: bool = True  # False = no account has its user id
 
 
+class Unseen(OSError):
+    """A look at processes has not ended in time, or could not be begun: nothing is known."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(errno.ETIMEDOUT, why)
+
+
 class Processes(Protocol):
     """Processes that are not ours, named by people."""
 
     def look(self, pid: int) -> Seen | None:
-        """None = no such process, or a zombie. This and what follows of looks raises Unavailable where a look does not
-        end in time, as the process can make it wait; never for the event loop."""
+        """None = no such process, or a zombie. A process can make looks at it wait: this, `attempt_of`,
+        `peer_shares_pids` and `peer_attempt` raise Unseen where that takes long, and are not for the event loop."""
 
     def watch(self, holder: Holder, on_end: Callable[[], None], *, family: bool = False) -> Callable[[], None]:
         """Call `on_end` once, from any thread, when the process is gone; at once if it is gone already. Returns how to

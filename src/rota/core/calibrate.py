@@ -7,7 +7,7 @@ more predictions it stands on.
 
 People choose which predictions there are: who submits, declares a run time and ends early is foretold wrongly as often
 as wanted. So what corrects a person's forecasts rests on that person's own predictions, and on those of others only as
-far as it stands without any one of them (docs/adr/0021-no-one-corrects-for-all.md).
+far as it stands without any one of them (docs/adr/0022-no-one-corrects-for-all.md).
 """
 
 from __future__ import annotations

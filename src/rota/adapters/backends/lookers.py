@@ -11,7 +11,6 @@ What needs no look goes by pidfd, which nobody can delay.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -25,6 +24,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from rota.adapters.backends import looker, procs
+from rota.app.ports import Unseen
 
 T = TypeVar("T")
 Party = int | str  # an account by its user id, an attempt by its id; "" = the launcher
@@ -38,13 +38,6 @@ LEFT_OF_ONE, MOST_LEFT = (
 SPARE = 2  # lookers that are kept for the next looks
 KILLED_S = 1.0  # a stop waits for lookers that were killed; one that waits in the kernel may never end
 log = logging.getLogger(__name__)
-
-
-class Unseen(OSError):
-    """A look has not ended in time, or could not be begun: nothing is known."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(errno.ETIMEDOUT, why)
 
 
 class _Looker:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from rota.adapters.backends.lookers import Unseen
-from rota.app.ports import Absent, Backend, LaunchOrder, LogChunk, Observation, Report, StopOrder
+from rota.app.ports import Absent, Backend, LaunchOrder, LogChunk, Observation, Report, StopOrder, Unseen
 from rota.core.ids import run_of
 
 UNSEEN = (

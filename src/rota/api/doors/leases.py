@@ -38,7 +38,7 @@ from rota.app.authz import Principal, Role
 from rota.app.commands import EndLease
 from rota.app.errors import Conflict, Forbidden, Invalid, NotFound, Refused
 from rota.app.leases import ROOT, Asked, Caller, Looked, NotAlive
-from rota.app.ports import RunFilter, StoreError
+from rota.app.ports import RunFilter, StoreError, Unseen
 from rota.core.flat import Flat
 from rota.core.nesting import MAX_ASKED, is_deeper
 from rota.core.run import ENDED, Run, RunState
@@ -112,6 +112,8 @@ def in_this_doors_shape(serve: Callable[[Request], Awaitable[Response]]) -> Call
             return _trouble(f"the body is larger than {MAX_BODY} bytes, or did not come in time", 413)
         except StoreError:
             return _trouble("the store does not answer just now; ask again", 503)
+        except Unseen as error:
+            return _trouble(f"the process cannot be looked at: {error.strerror}; ask again", 503)
         except (OSError, RuntimeError) as error:
             if not is_shortage(error):
                 raise
