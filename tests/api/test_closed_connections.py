@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from rota.api import serve
+from rota.api import accept, serve
 from rota.api.answers import WHOLE, listed
 from rota.api.house import House
 from rota.api.patient import Patient
@@ -183,6 +183,35 @@ def test_so_is_what_the_server_answers(house: House, sent: bytes, ending: str) -
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         left = runner.run(asyncio.wait_for(story(guarded(house), sent, b"", ending), 90))
     assert left == []
+
+
+def unsent(near: tuple[str, int], far: tuple[str, int]) -> int:
+    """Return the bytes that the kernel has at one end and the other end has not taken."""
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        for line in file.readlines()[1:]:
+            _, at, to, _, queues, *_ = line.split()
+            if [int(end.partition(":")[2], 16) for end in (at, to)] == [near[1], far[1]]:
+                return int(queues.partition(":")[0], 16)
+    raise AssertionError("there is no such connection")
+
+
+def test_the_kernel_keeps_little_of_what_nobody_reads(house: House) -> None:
+    async def ask() -> int:
+        async with serving(guarded(house), house) as (address, _):
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else it grows with what it takes
+                client.connect(address)
+                client.setblocking(False)
+                await asyncio.get_running_loop().sock_sendall(client, asking("GET", "/openapi.json") * 40)
+                seen = [0]
+                while len(seen) < 10 or len(set(seen[-10:])) > 1:  # until it grows no more
+                    await asyncio.sleep(0.05)
+                    seen.append(unsent(address, client.getsockname()))
+                return max(seen)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        most = runner.run(asyncio.wait_for(ask(), 90))
+    assert 0 < most < 4 * accept.MAX_UNSENT
 
 
 def futures() -> int:

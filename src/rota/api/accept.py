@@ -27,6 +27,7 @@ AT_ONCE = 128  # connections of one listener in one pass, at most; some millisec
 PART = 20  # and at most this part of what one peer may have: else the idle would be closed before they could ask
 REST_S = 0.1  # where the kernel has none to give, for want of descriptors or memory
 READ_BEFORE_CLOSE = 1 << 16
+MAX_UNSENT = 1 << 18  # bytes that the kernel takes ahead of what the other end has room for; else it is up to 4 MiB
 
 
 @dataclass(slots=True)
@@ -61,6 +62,8 @@ class Acceptor:
         self._closed = False
         self._said_at = -SAY_EVERY_S
         listener.setblocking(False)
+        if listener.family in (socket.AF_INET, socket.AF_INET6):  # its connections inherit that
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT)
 
     def open(self, backlog: int) -> None:
         self._listener.listen(backlog)
