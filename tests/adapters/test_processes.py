@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -319,3 +320,49 @@ def test_after_the_closing_nobody_is_told(sleepers):
     give_up()
     processes.watch(holder, lambda: calls.append(2))()
     assert calls == []
+
+
+def test_looks_at_subordinate_ids_are_for_their_account(processes, sleepers, tmp_path, monkeypatch):
+    """Else an account with 65,536 of them could leave as many lookers as all may."""
+    (tmp_path / "subuid").write_text("nobody:900000:65536\n")
+    monkeypatch.setattr(accounts, "SUBUID", str(tmp_path / "subuid"))
+    processes._accounts.look()
+    asked: list[int] = []
+    real = processes.lookers.call
+
+    def call(party: int, *args: Any, **more: Any) -> Any:
+        asked.append(party)
+        return real(party, *args, **more)
+
+    monkeypatch.setattr(processes.lookers, "call", call)
+    process = sleepers.start("sleep", "1000", user=900_001)
+    holder = holder_of(processes, process)
+    processes.attempt_of(process.pid)
+    processes.living([(process.pid, 1)], replace(holder, uid=900_001))
+    processes.keep([(process.pid, 1)], replace(holder, uid=900_001))
+    assert set(asked) == {pwd.getpwnam("nobody").pw_uid}
+    assert len(asked) == 4
+
+
+def test_what_was_looked_at_is_watched_without_another_look(processes, sleepers, monkeypatch):
+    process, told = sleepers.start(), threading.Event()
+    holder = holder_of(processes, process)
+    monkeypatch.setattr(processes.lookers, "call", None)
+    assert processes.alive(holder)
+    processes.watch(holder, told.set)()
+    processes.watch(holder, told.set, family=True)
+    assert processes.alive(holder)
+    process.kill()
+    assert told.wait(PATIENCE_S)
+    with pytest.raises(OSError, match="it is not kept open"):
+        processes.watch(replace(holder, start_ticks=1), lambda: None, family=True)
+
+
+def test_those_that_are_kept_open_are_bounded_and_go_with_their_process(processes, sleepers, monkeypatch):
+    monkeypatch.setattr(module, "MAX_IDLE", 2)
+    made = [sleepers.start() for _ in range(4)]
+    for process in made:
+        holder_of(processes, process)
+    until(lambda: len(processes._by_fd) == 2, "the oldest are closed")
+    made[3].kill()
+    until(lambda: len(processes._by_fd) == len(processes._idle) == 1, "and that of one that has ended")

@@ -132,7 +132,10 @@ class LinuxProcesses:
         return self._call(sight.namespaces, pid)
 
     def _call(self, look: Callable[[int], T], pid: int) -> T:
-        return self.lookers.call(_owner(pid), look, pid)
+        return self.lookers.call(self.counted_as(_owner(pid)), look, pid)
+
+    def _started(self, uid: int, pids: list[int]) -> list[int | None]:
+        return self.lookers.call(self.counted_as(uid), sight.start_times, pids, within_s=MANY_S)
 
     def alive(self, holder: Holder) -> bool:
         return bool(self.living([(holder.pid, holder.start_ticks)], holder))
@@ -147,7 +150,7 @@ class LinuxProcesses:
             found = {each for each, watch in known.items() if watch is not None and not _has_ended(watch.fd)}
         rest = [each for each, watch in known.items() if watch is None]
         if rest:
-            starts = self.lookers.call(holder.uid, sight.start_times, [pid for pid, _ in rest], within_s=MANY_S)
+            starts = self._started(holder.uid, [pid for pid, _ in rest])
             found |= {each for each, start in zip(rest, starts, strict=True) if each[1] == start}
         return found
 
@@ -155,7 +158,7 @@ class LinuxProcesses:
         """Keep these processes of the holder's account open, as after a look at each."""
         opened = [(each, fd) for each in targets if (fd := _opened(each[0])) != GONE]
         try:
-            starts = self.lookers.call(holder.uid, sight.start_times, [each[0] for each, _ in opened], within_s=MANY_S)
+            starts = self._started(holder.uid, [each[0] for each, _ in opened])
             with self._lock:
                 opened = [
                     (each, fd)
@@ -219,7 +222,7 @@ class LinuxProcesses:
         if fd == GONE:
             return GONE
         try:
-            if self.lookers.call(uid, procs.start_time, target[0]) == target[1] and not _has_ended(fd):
+            if self._started(uid, [target[0]]) == [target[1]] and not _has_ended(fd):
                 pinned, fd = fd, GONE
                 return pinned
             return GONE  # dead, and the number is a stranger's or a zombie's

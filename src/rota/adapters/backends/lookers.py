@@ -36,6 +36,7 @@ LEFT_OF_ONE, MOST_LEFT = (
     64,
 )  # lookers that are left alone; with that many there are no further looks at its processes
 SPARE = 2  # lookers that are kept for the next looks
+SOON_S = 0.05
 KILLED_S = 1.0  # a stop waits for lookers that were killed; one that waits in the kernel may never end
 log = logging.getLogger(__name__)
 
@@ -180,7 +181,11 @@ class Lookers:
 
     def _give_up(self, party: Party, one: _Looker) -> None:
         one.end()
+        with suppress(subprocess.TimeoutExpired):  # most end at once: they were only slow
+            one.process.wait(SOON_S)
         with self._changed:
+            if one.process.returncode is not None:
+                return
             self._left.append((party, one))
             is_first = party not in self._told
             self._told.add(party)
