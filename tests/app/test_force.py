@@ -27,6 +27,7 @@ from rota.core import events as e
 from rota.core.run import Cause, RunState
 from tests.app.conftest import Build
 from tests.app.house import ANN, BOB, House, alive, until
+from tests.backends.helpers import look_here
 
 AGENT = Principal("robot", Role.AGENT, acts_for="ann")
 # Hold the lock of a pipe: argv is a process, and a descriptor of its that is a pipe.
@@ -159,6 +160,7 @@ def test_a_lease_whose_process_the_server_cannot_end_is_given_back(
     with subprocess.Popen(["sleep", "100000"]) as process:
         try:
             grant = house.parts.leases.ask(Caller(None, os.getuid()), process.pid, 1).granted.result(60)
+            look_here(monkeypatch)
             monkeypatch.setattr(signal, "pidfd_send_signal", refused)
             house.do(Cancel(grant.run_id, force=True))
             with patch.object(force, "FORCED_AFTER_S", 0.0), patch.object(stuck, "AFTER_S", 0.0):

@@ -54,6 +54,7 @@ SHARED = (
     "process {pid} has the account {account}, which runs of several people have (--run-as), so whose its GPUs would be "
     "is not known; show a token (header X-Auth-Token), and the lease is its owner's"
 )
+STOPPING = "the server is stopping; ask the next one with the same key"
 NOT_TO_END = -1  # a holder that is not its owner's
 
 After = Callable[[float, Callable[[], None]], Callable[[], None]]  # (delay_s, act) -> call it off
@@ -141,7 +142,7 @@ class Leases:
             for lease in leases.values():
                 self._let_go(lease)
         for future in futures:
-            _refuse(future, Unavailable("the server is stopping; ask the next one with the same key"))
+            _refuse(future, Unavailable(STOPPING))
 
     def ask(
         self, caller: Caller, pid: int | Looked, gpus: int, key: str = "", *, name: str = "", argv: Sequence[str] = ()
@@ -193,6 +194,8 @@ class Leases:
 
         `start_ticks`: when the process started, as the caller sees it; None = the caller does not say. `shares_pids`:
         whether a process has the same number for the caller as here, as far as that is known."""
+        if self._closed:  # so may be what looks
+            raise Unavailable(STOPPING)
         seen = self._processes.look(pid)
         if start_ticks is None:
             is_same = shares_pids
@@ -231,7 +234,7 @@ class Leases:
     def _known(self, who: Principal, seen: Seen, gpus: int, key: str) -> _Lease | None:
         """With the lock held: the lease of this key. Refuses who asks for something else, and one too many."""
         if self._closed:
-            raise Unavailable("the server is stopping; ask the next one with the same key")
+            raise Unavailable(STOPPING)
         lease = self._by_key.get((who.owner, key)) if key else None
         if lease is None:
             if self._waiters >= MAX_WAITERS:
@@ -304,7 +307,7 @@ class Leases:
             if lease.deserted:
                 self._withdraw(lease)
         if self._closed:  # it came in with the last turn
-            self._over(lease, Unavailable("the server is stopping; ask the next one with the same key"))
+            self._over(lease, Unavailable(STOPPING))
         else:
             self._catch_up(lease)
 

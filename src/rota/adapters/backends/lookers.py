@@ -129,25 +129,22 @@ class Lookers:
         with self._changed:
             while self._busy[party] >= OF_ONE or self._busy.total() >= MOST:
                 if not self._changed.wait(give_up - time.monotonic()):
-                    self._forget(party)
                     raise Unseen(f"too many looks at processes are under way for {_named(party)}")
+            if self._closed:
+                raise Unseen("the server is stopping")
             self._left = [each for each in self._left if each[1].process.poll() is None]
-            if not any(of == party for of, _ in self._left):
-                self._told.discard(party)
             of_it = sum(of == party for of, _ in self._left)
-            if self._closed or of_it >= self._left_of_one or len(self._left) >= MOST_LEFT:
-                self._forget(party)
+            if not of_it:
+                self._told.discard(party)
+            if of_it >= self._left_of_one or len(self._left) >= MOST_LEFT:
                 raise Unseen(f"{of_it} of {len(self._left)} looks that do not end are for {_named(party)}")
             self._busy[party] += 1
-
-    def _forget(self, party: Party) -> None:
-        if not self._busy[party]:
-            del self._busy[party]
 
     def _leave(self, party: Party) -> None:
         with self._changed:
             self._busy[party] -= 1
-            self._forget(party)
+            if not self._busy[party]:
+                del self._busy[party]
             self._changed.notify_all()
 
     def _ask(self, party: Party, function: Callable[..., T], args: tuple[Any, ...], give_up: float) -> tuple[bool, Any]:
