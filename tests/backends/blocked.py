@@ -55,6 +55,8 @@ CALLS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "rmdir": (os, "rmdir", lambda path: path == "1"),  # a checkpoint directory, by its name in that of its account
     "lexists": (os.path, "lexists", lambda path: path.endswith(shim.FINISHED)),
     "mkdir": (os, "mkdir", lambda path, *rest: "checkpoints" in path),
+    # who lists this finds the children of the supervisor, or of the launcher; anybody can hold the lock of it
+    "listdir": (os, "listdir", lambda path=".": path == f"/proc/{os.getpid()}/task"),
 }
 where, name, matters = CALLS[CALL.removesuffix(" asleep")]
 setattr(where, name, after_wait(getattr(where, name), matters))

@@ -38,8 +38,8 @@ WITH_A_TERMINAL = {"argv": ("sh", "-c", "echo up; read line"), "terminal": True}
 class Place:
     """A backend whose supervisors wait, at one system call, for a lock that `hold` takes."""
 
-    def __init__(self, root: Path, call: str, pipe_s: float, most_left: int) -> None:
-        self.rig, self.reports, self.fifo = LocalRig(root), Reports(), str(root / "fifo")
+    def __init__(self, root: Path, call: str, pipe_s: float, most_left: int, *, cgroups: bool) -> None:
+        self.rig, self.reports, self.fifo = LocalRig(root, cgroups=cgroups), Reports(), str(root / "fifo")
         os.mkfifo(self.fifo, 0o600)
         blocked = str(Path(__file__).with_name("blocked.py"))
         prefix = (sys.executable, "-I", blocked, self.fifo, call, str(pipe_s), str(most_left))
@@ -105,10 +105,10 @@ class Place:
 
 
 @contextmanager
-def place(call: str, pipe_s: float = 0.1, most_left: int = 1000) -> Iterator[Place]:
+def place(call: str, pipe_s: float = 0.1, most_left: int = 1000, *, cgroups: bool = True) -> Iterator[Place]:
     with TemporaryDirectory() as root:  # one that other accounts reach, which those of pytest are not
         os.chmod(root, 0o711)  # noqa: S103 - as it is where a server is root's
-        here = Place(Path(root), call, pipe_s, most_left)
+        here = Place(Path(root), call, pipe_s, most_left, cgroups=cgroups)
         try:
             yield here
         finally:

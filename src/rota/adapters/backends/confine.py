@@ -163,6 +163,45 @@ class Blow:
             os.close(self._fds.pop())
 
 
+class Roll:
+    """Tells which processes are in a group and in those below it. The files are opened before, as those of a blow."""
+
+    def __init__(self, group: str) -> None:
+        self._top = group
+        self._fds: dict[str, tuple[int, int]] = {}  # of a group and of its list of processes
+        self.add(group)
+
+    def add(self, group: str) -> None:
+        """Include a group below, if it is one."""
+        if group != self._top and not group.startswith(f"{self._top}/"):
+            return
+        place = os.open(group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            listed = os.open(f"{group}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(place)
+            raise
+        self._fds[group] = (place, listed)
+
+    def drop(self, group: str) -> None:
+        for fd in self._fds.pop(group, ()):
+            os.close(fd)
+
+    def others(self) -> set[int] | None:
+        """Return all but the calling process. None: there are groups that were not added. OSError: one is gone."""
+        found: set[int] = set()
+        for group, (place, listed) in self._fds.items():
+            below = sum(os.path.dirname(each) == group for each in self._fds)
+            if os.fstat(place).st_nlink != 2 + below:
+                return None
+            os.lseek(listed, 0, os.SEEK_SET)
+            text = b""
+            while chunk := os.read(listed, 1 << 16):
+                text += chunk
+            found.update(map(int, text.split()))
+        return found - {0, os.getpid()}  # 0: not ours to see
+
+
 def clear(base: str) -> None:
     """Remove the groups of shims that are gone; those that still hold a process refuse."""
     for group in _below(base):

@@ -9,6 +9,7 @@ Imported by shims: cheap standard modules only.
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 
@@ -29,14 +30,14 @@ LAST_WAITS = (b"zap_pid_ns_processes", b"do_wait", b"kernel_wait4")
 def left(uid: int) -> frozenset[tuple[int, int]]:
     """Return pid and start time of every process below the calling one, if all are defunct; nothing if one of them may
     still run, or if not all can be looked at."""
-    lenient, procs.LENIENT = procs.LENIENT, False  # what is not seen for want of a descriptor is not gone
+    procs.STRICT.add(_thread.get_ident())  # what is not seen for want of a descriptor is not gone
     try:
         found = heard.look(signal.SIGKILL, os.getpid(), whole=True)
         defunct = are_all([each.pid for each in found], uid)
     except OSError:
         return frozenset()
     finally:
-        procs.LENIENT = lenient
+        procs.STRICT.discard(_thread.get_ident())
     return frozenset(each.key for each in found) if defunct else frozenset()
 
 

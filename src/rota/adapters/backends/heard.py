@@ -28,7 +28,7 @@ from rota.adapters.backends import procs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 POLITE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 FROM_A_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
@@ -36,6 +36,8 @@ FROM_A_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
 ANYTHING = (signal.SIGTRAP, signal.SIGSYS, signal.SIGALRM, signal.SIGVTALRM, signal.SIGUSR1, signal.SIGUSR2)
 # A run whose processes fork ahead of a look would make it last as long as they like, and all else waits for its end.
 LOOK_S = 2.0  # by time_awake
+# From the beginning of a look: then nothing is sent any more but KILL. Who waited for the look has gone on without it.
+TELL_S = LOOK_S + 1.0
 MAX_FOUND = 20_000  # processes; by default a run may have a few thousand
 LEAVE_S = 1.0  # a launcher whose programs have all ended has this long to leave by itself
 
@@ -48,15 +50,14 @@ class Process:
     def __init__(self, pid: int, origin: procs.Origin, above: Process | None, signum: int) -> None:
         self.pid, self.origin, self.above = pid, origin, above
         mask = 0 if origin.dead or signum == signal.SIGKILL else procs.caught(pid)
-        self.catches = bool(mask >> (signum - 1) & 1)
+        self.catches = _has(mask, signum)
         self.gone = self.kin = False  # its program's first process is gone; one of its program above it has a handler
         if origin.forked and (above is None or not origin.may_be_fork_of(above.origin)):
             self.gone = True
         elif origin.forked and above is not None:
             self.gone, self.kin = above.gone, above.kin or above.catches
         self.spared = origin.forked and self.catches and (self.gone or self.kin)
-        anything = all(mask >> (number - 1) & 1 for number in ANYTHING)
-        self.listens = self.catches and not self.spared and not anything
+        self.listens = not self.spared and _catches_on_purpose(mask, signum)
         self.over = False  # something below it listens
 
     @property
@@ -66,6 +67,20 @@ class Process:
     def send(self, signum: int) -> bool:
         """Signal it, if the pid is still its own. That it is below us was seen when its start time was."""
         return procs.send_to(self.pid, self.origin.start, signum)
+
+
+def _has(mask: int, signum: int) -> bool:
+    return bool(mask >> (signum - 1) & 1)
+
+
+def _catches_on_purpose(mask: int, signum: int) -> bool:
+    return _has(mask, signum) and not all(_has(mask, number) for number in ANYTHING)
+
+
+def listening(signum: int, leaders: Iterable[int]) -> list[int]:
+    """Return those of the tasks, children of the calling process that it has not reaped, that are to get this signal
+    whatever is below them: each is a program, and nothing of the attempt is above it."""
+    return [pid for pid in leaders if _catches_on_purpose(procs.caught(pid), signum)]
 
 
 def look(signum: int, top: int, *, stranger: bool = True, whole: bool = False) -> list[Process]:
@@ -116,7 +131,8 @@ def _lives(pid: int, began: dict[int, int]) -> bool:
 
 def message(signum: int) -> bool:
     """Send a message. False: no process has a handler for it."""
-    told = [each.send(signum) for each in _addressees(look(signum, os.getpid()), signum)]
+    until = procs.time_awake() + TELL_S
+    told = [each.send(signum) for each in _until(until, _addressees(look(signum, os.getpid()), signum))]
     return any(told)
 
 
@@ -139,6 +155,7 @@ class Asking:
         self._told: set[tuple[int, int]] = set()
         self._since: dict[tuple[int, int], float] = {}  # untold, and nothing keeps it from being told
         self.waiting = False
+        self._until = procs.time_awake() + TELL_S
         seen = self._look()
         self.heard = any(each.listens for each in seen)
         if signum not in POLITE:
@@ -154,6 +171,7 @@ class Asking:
         """Signal each launcher that has outlived its programs, and what it has started since: a script must not go on
         with its next line."""
         now = procs.time_awake()
+        self._until = now + TELL_S
         seen = self._look()
         saving = self._saves and any(each.listens and each.key in self._told for each in seen)
         free = [] if saving else [each for each in seen if not each.spared and not _waits(each)]
@@ -166,8 +184,7 @@ class Asking:
         """Say of those that are still there when their grace is over how they took it, by the last look: another one
         would put the kill off."""
         if self._caught:
-            what = f"it had not ended {waited_s:.3g} s after {name(self._signum)}, when its grace was over,"
-            return f"{what} and was killed"
+            return outlived(self._signum, waited_s)
         return f"it ignored {name(self._signum)} and was killed after its grace of {waited_s:.3g} s"
 
     def _look(self) -> list[Process]:
@@ -176,7 +193,7 @@ class Asking:
         return seen
 
     def _tell(self, addressees: Iterable[Process]) -> None:
-        for each in addressees:
+        for each in _until(self._until, addressees):
             self._told.add(each.key)
             each.send(self._signum)
             each.send(signal.SIGCONT)  # a stopped process hears nothing
@@ -187,8 +204,16 @@ class Asking:
         if not addressees:
             groups = frozenset(leaders)  # not reaped yet, so the number of its group is still its own
             addressees = [each for each in seen if not each.spared and groups & {each.pid, each.origin.group}]
-        for each in addressees:
+        for each in _until(self._until, addressees):
             each.send(self._signum)
+
+
+def _until(end: float, addressees: Iterable[Process]) -> Iterator[Process]:
+    """Yield these for as long as something may be sent."""
+    for each in addressees:
+        if procs.time_awake() >= end:
+            return
+        yield each
 
 
 def _waits(each: Process) -> bool:
@@ -208,6 +233,15 @@ def _addressees(seen: list[Process], signum: int) -> list[Process]:
             chosen.append(each)
             below.add(each)
     return chosen
+
+
+def outlived(signum: int, waited_s: float) -> str:
+    return f"it had not ended {waited_s:.3g} s after {name(signum)}, when its grace was over, and was killed"
+
+
+def unseen(waited_s: float) -> str:
+    """Of a run whose processes could not be looked at, so that it is not known which of them a signal would harm."""
+    return f"its processes could not be looked at, so it was not asked to end, and was killed after {waited_s:.3g} s"
 
 
 def unsaved(signum: int) -> str:

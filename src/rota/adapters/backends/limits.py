@@ -176,6 +176,7 @@ class WorkerGroups:
         self._weight = 1
         self.oom: OomWatch | None = None  # once entered
         self.blow: confine.Blow | None = None
+        self.roll: confine.Roll | None = None  # of a group that holds all processes of the attempt, and us
 
     def names(self) -> list[str]:
         """What `confine.discard` removes when the worker is dead, besides the unified group."""
@@ -211,6 +212,15 @@ class WorkerGroups:
             if bounds.memory_for_one:
                 bound_memory(group, bounds.memory_for_one, unified=unified)
             self.oom = OomWatch(group, unified=unified)
+        if self.any_group:
+            self.roll = confine.Roll(self.any_group)
+            if self.unified:
+                self.roll.add(self.leaf)
+
+    @property
+    def any_group(self) -> str:
+        """A group that holds all processes of the attempt, and us: of v2, else of v1; empty where there is none."""
+        return self.unified or next(iter(self.separate), "")
 
     def arm(self) -> None:
         """Open what a kill of the unified group needs, anew where that was done before."""
@@ -251,13 +261,14 @@ class WorkerGroups:
                 if not unified:
                     weigh(group, amount, unified=False)
 
-    def has_foreign_processes(self) -> bool:
+    def has_foreign_processes(self, own_stat: int) -> bool:
         """Tell whether more processes count against the bound of this worker's group than the calling worker, which has
-        no child left: zombies that a process outside has to reap."""
+        no child left: zombies that a process outside has to reap. `own_stat`: its /proc/self/stat, opened before, since
+        others can hold the lock of /proc/self/task."""
         current = f"{self.at[PIDS]}/pids.current" if PIDS in self.at else ""
         if not current or (_number(current) or 0) <= 1:
             return False
-        own = len(procs.threads(os.getpid()))  # first: one that ends in between counts no longer
+        own = procs.threads_in(own_stat)  # first: one that ends in between counts no longer
         return (_number(current) or 0) > own
 
     def weigh(self, gpus: int) -> None:

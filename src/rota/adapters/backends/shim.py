@@ -3,7 +3,8 @@
 What a job controls may not answer: a directory, a pipe or a terminal, whose locks its account can hold. The shim
 touches these in a thread beside its main one (see aside), and waits PIPE_S for it. Then it notes what it waited for,
 records the end without it, and retires: its exit closes the rest, and it carries no other attempt while a thread of it
-still waits.
+still waits. So it does with each look at processes, of which LOOK_WAIT_S is waited for: of its children it hears from
+the kernel, the kill of its cgroup needs no look, and neither does the list of those in there.
 
 It needs nobody: the server may die, restart or never come back, and the attempt still runs to a recorded end. All it
 is told comes in the order and in the file `stop`; all it has to say is in its files (see records). Between its first
@@ -28,8 +29,7 @@ import os
 import select
 import signal
 
-from rota.adapters.backends import checkpoint_dir, confine, defunct, heard, procs, records, stuck, task, tracers
-from rota.adapters.backends.aside import Aside
+from rota.adapters.backends import aside, checkpoint_dir, confine, defunct, heard, procs, records, stuck, task, tracers
 from rota.adapters.backends.limits import CPU, GIB, MEMORY, WorkerGroups
 from rota.adapters.backends.logcap import LogCap
 from rota.adapters.backends.logfile import LogFile
@@ -55,6 +55,7 @@ FAR = float("inf")
 SHORT_MESSAGE = 500  # characters; any of them fit into a spare record
 RECORD_RETRY_S = 600.0
 KILL_AGAIN_S = 0.05
+LOOK_WAIT_S = heard.TELL_S + 1.0
 DEFUNCT_S = 2.0  # that nothing but defunct processes must be left; tracers, which can be ended, are looked for before
 PIPE_S = 20.0  # that is waited, at a start or an end, for what processes outside can hold: pipe, terminal, directory
 # Supervisors that have recorded an end and still wait. Each takes some MB, so where there are more an attempt lives on
@@ -64,6 +65,7 @@ COUNT_AGAIN_S = 10.0
 MAX_FAILED = 20  # notes of what could not be done
 # What is waited for so, in words.
 PIPE, TERMINAL, CHECKPOINTS = "the pipe of its output", "its terminal", "its checkpoint directory"
+LOOK = "a look at its processes"
 REAP_MOST = 256  # a job can make dead children faster than they are collected: the clock must be looked at as well
 
 
@@ -76,17 +78,14 @@ class House:
         self.boot_id, self.nudge, self.null, self.bounds, self.deny = boot_id, nudge, null, bounds, deny
         self.least_free = least_free  # bytes on the disk below which no log grows
         self.home = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.places = os.open("left-behind", flags, 0o600)  # of supervisors that are left behind (see aside)
         self.groups = WorkerGroups(confine.Hierarchies(), "")  # the worker's own cgroups, and so those of all it starts
         self.start = 0  # its start time
 
     @property
     def group(self) -> str:
         return self.groups.unified
-
-    @property
-    def any_group(self) -> str:
-        """A group that holds all processes of the attempt, and us: of v2, else of v1; empty where there is none."""
-        return self.groups.unified or next(iter(self.groups.separate), "")
 
 
 class Shim:
@@ -110,7 +109,10 @@ class Shim:
         self.failure: int | None = None  # wait status of the first task that failed
         self.cause = ""  # why it is being ended, when it is
         self.ending = (0, 0.0, 0.0)  # by which signal, since when, and with how much grace
+        self.saves = False  # it is asked to save, rather than to end
         self.asking: heard.Asking | None = None
+        self.told_unseen: bool | None = None  # where it was asked without a look: whether any of it was told
+        self.looks = aside.Looks()
         # A grace is time in which the machine runs; limits count suspended time too (docs/STATES.md).
         self.ask_at = FAR  # by time_awake: when to look again for those it has not reached yet
         self.kill_at: float | None = None  # by time_awake
@@ -124,7 +126,7 @@ class Shim:
         self.pipe: PipePump | None = None
         self.oom = ""  # at whose bound the OOM killer took a process of it
         self.left_over = self.left_by_all = 0  # bytes of memory that it, and of shared memory that all runs left behind
-        self.tracers_at: float | None = None  # by time_awake: when to look at what traces those that outlive SIGKILL
+        self.looks_at = self.tracers_at = FAR  # by time_awake: when to look at what outlives SIGKILL, and traces that
         self.tracers: set[str] = set()  # what was said of them
         self.stuck_at = FAR  # by time_awake: when those that live after SIGKILL are named
         self.stuck: set[int] = set()  # those that were
@@ -136,6 +138,7 @@ class Shim:
         # It retires: only ended processes are left, which a process outside has to reap, or a thread of its waits for
         # what a process outside holds.
         self.over = False
+        self.is_left = False  # it has a place among those that are left behind
         self.give_up_at = FAR  # by time_awake: when that is waited for no longer
         self.saved = -1  # once there is a checkpoint directory: keeps its name known to the kernel
         self.was_through = False
@@ -177,9 +180,10 @@ class Shim:
         if path is not None:
             self.give_up_at = procs.time_awake() + PIPE_S
             saved = self._apart(lambda: checkpoint_dir.make(path, parent, self.account))
-            if saved is None:
+            if saved is not None:
+                self.saved = saved
+            if saved is None or self.looks.left():  # and nothing can be forked beside a look that has not ended
                 raise records.Shortage(f"{CHECKPOINTS} does not answer: a process of its account holds its lock")
-            self.saved = saved
 
     def _launch_spawned(self) -> None:
         self._make_checkpoint_dir()
@@ -331,6 +335,7 @@ class Shim:
                 try:
                     confine.create(group)
                     self.subgroups.append(group)
+                    self._enrol(group)
                     deny(group, denied)
                     break
                 except OSError as error:
@@ -355,9 +360,16 @@ class Shim:
                 self.memory_bounded = False
                 self._note(f"task {rank} runs without its limits: {error}")
             else:
-                self.subgroups += [group for group in made if group not in self.subgroups]
+                for group in made:
+                    if group not in self.subgroups:
+                        self.subgroups.append(group)
+                        self._enrol(group)
         if self.house.groups.oom is not None:
             self.house.groups.oom.begin(self.subgroups)
+
+    def _enrol(self, group: str) -> None:
+        if self.house.groups.roll is not None:
+            self.house.groups.roll.add(group)
 
     # -- live
 
@@ -426,21 +438,38 @@ class Shim:
         if now >= kill_at:
             self.unheeded = self.unheeded or self._unheeded()
             self.kill_at, self.ask_at = self._kill_all(), FAR
-        elif now >= self.ask_at and self.asking is not None:
+        elif now >= self.ask_at:
             self.ask_at = FAR
-            try:
-                self.asking.again()
-            except Exception as error:  # noqa: BLE001 - as in _end
-                self._note_failed("signal what has not ended yet", error)
+            if self.asking is None:
+                self._ask()
             else:
-                took = procs.time_awake() - now
-                self.ask_at = now + took + max(ASK_AGAIN_S, took) if self.asking.waiting else FAR
+                self._ask_again(self.asking, now)
+
+    def _ask_again(self, asking: heard.Asking, now: float) -> None:
+        def ask() -> bool:
+            asking.again()
+            return True
+
+        try:
+            seen = self._look(ask, "signal what has not ended yet")
+        except Exception as error:  # noqa: BLE001 - as in _ask
+            self._note_failed("signal what has not ended yet", error)
+        else:
+            took = procs.time_awake() - now
+            self.ask_at = now + took + max(ASK_AGAIN_S, took) if seen and asking.waiting else FAR
 
     def _warn(self, now: float) -> None:
         self.warn_at = None
+        signum, leaders, listening = self.order["warn_signal"], list(self.tasks), list[int]()
+
+        def warn() -> bool:
+            listening.extend(heard.listening(signum, leaders))
+            return heard.message(signum)
+
         try:
-            self.warned = heard.message(self.order["warn_signal"])
-        except Exception as error:  # noqa: BLE001 - as in _end
+            told = self._look(warn, "warn it")
+            self.warned = self._signal_leaders(signum, listening) if told is None else told
+        except Exception as error:  # noqa: BLE001 - as in _ask
             self._note_failed("warn it", error)
         if not self.warned:
             self._note(f"not warned of its limit: nothing handles {heard.name(self.order['warn_signal'])}")
@@ -449,9 +478,14 @@ class Shim:
 
     def _unheeded(self) -> str:
         signum, since, grace_s = self.ending
-        if self.asking is None or not self.cause or signum == signal.SIGKILL or grace_s <= 0:
+        waited_s = min(grace_s, procs.time_awake() - since)
+        if not self.cause or signum == signal.SIGKILL or grace_s <= 0:
             return ""  # it was never asked
-        return self.asking.unheeded(min(grace_s, procs.time_awake() - since))
+        if self.asking is not None:
+            return self.asking.unheeded(waited_s)
+        if self.told_unseen is None:
+            return ""
+        return heard.outlived(signum, waited_s) if self.told_unseen else heard.unseen(waited_s)
 
     def _read_stop(self) -> None:
         stop = records.read(f"{self.directory}/stop")
@@ -484,13 +518,70 @@ class Shim:
         if signum == signal.SIGKILL or grace_s <= 0:
             self.kill_at = now
             return True
+        self.saves = saves
+        return self._ask()
+
+    def _ask(self) -> bool:
+        """False: nothing of it has a handler."""
+        now, signum, saves = procs.time_awake(), self.ending[0], self.saves
+        leaders, listening = list(self.tasks), list[int]()
+
+        def ask() -> heard.Asking:
+            listening.extend(heard.listening(signum, leaders))
+            return heard.Asking(signum, leaders, saves=saves)
+
         try:
-            self.asking = heard.Asking(signum, self.tasks, saves=saves)
+            asking: heard.Asking | None = self._look(ask, f"send it {heard.name(signum)}")
         except Exception as error:  # noqa: BLE001 - what is looked at is as the job makes it: its end is due all the same
             self._note_failed(f"send it {heard.name(signum)}", error)
-            return False
-        self.ask_at = now + ASK_AGAIN_S if self.asking.waiting else FAR
-        return self.asking.heard
+            no_thread = isinstance(error, OSError) and error.errno == errno.EAGAIN  # it has all that it may have
+            self.ask_at = now + ASK_AGAIN_S if no_thread else FAR
+            return no_thread
+        if asking is None:
+            is_program = self._others() <= set(self.tasks)  # nothing else is there that it could be a launcher of
+            self.told_unseen = self._signal_leaders(signum, leaders if is_program else listening)
+            return True
+        self.asking = asking
+        self.ask_at = now + ASK_AGAIN_S if asking.waiting else FAR
+        return asking.heard
+
+    def _signal_leaders(self, signum: int, pids: list[int]) -> bool:
+        """Signal tasks without a look: those that are not reaped have their numbers. False: none was."""
+        told = False
+        for pid in filter(self.tasks.__contains__, pids):
+            try:
+                os.kill(pid, signum)
+                told = True
+                if signum in heard.POLITE:
+                    os.kill(pid, signal.SIGCONT)
+            except OSError:  # another account's by now
+                pass
+        return told
+
+    def _others(self) -> set[int]:
+        """Return the processes of its cgroup besides us, or a number that no process has where these are not known."""
+        try:
+            found = None if self.house.groups.roll is None else self.house.groups.roll.others()
+        except OSError:
+            found = None
+        return {0} if found is None else found
+
+    def _look(self, act: Callable[[], Any], what: str, within_s: float = LOOK_WAIT_S) -> Any:
+        """Look at processes, which may wait without end, beside the main thread. None: it did not end in time. Before
+        the kill that is until its time has come at most; a stop that hastens it is heard meanwhile."""
+        give_up, is_before = procs.time_awake() + within_s, self.looks_at == FAR
+
+        def is_awaited() -> bool:
+            if is_before and self.kill_at is not None and signal.SIGUSR1 in signal.sigpending():
+                signal.sigtimedwait((signal.SIGUSR1,), 0.0)
+                self._read_stop()
+            kill_at = self.kill_at if is_before and self.kill_at is not None else FAR
+            return procs.time_awake() < min(give_up, kill_at)
+
+        seen = self.looks.look(act, is_awaited)
+        if seen is None:
+            self._note_failed(what, TimeoutError("a look at its processes does not end"))
+        return seen
 
     # -- end
 
@@ -499,14 +590,11 @@ class Shim:
         begun = procs.time_awake()
         self._kill_leaders()  # whatever the rest of this waits for
         struck = self._strike()
-        try:
-            left = [*heard.kill_all(), *self.strays]
-            for pid in self.strays if not self.house.group else ():
-                procs.send(pid, signal.SIGKILL, lambda pid=pid: self._is_stray(pid))  # type: ignore[misc]
-            self._end_tracers(left)
-            self._look_at_defunct(left)
-        except Exception as error:  # noqa: BLE001 - as in _end; what is not found now is looked for again
-            self._note_failed("find what is left of it", error)
+        if self.looks_at == FAR:  # what is killed with its cgroup is first given the time to end
+            self.looks_at = begun + (KILL_AGAIN_S if self.house.group else 0.0)
+            self.tracers_at, self.stuck_at = begun + tracers.AFTER_S, begun + stuck.AFTER_S
+        if begun >= self.looks_at or not struck:
+            self._look_at_left(begun)
         if not struck:
             self._strike(anew=True)
         now = procs.time_awake()
@@ -538,30 +626,47 @@ class Shim:
             except OSError:
                 pass
 
-    def _end_tracers(self, left: list[int]) -> None:
+    def _look_at_left(self, now: float) -> None:
+        """Kill what can be found, free those that outlive SIGKILL, and name those that wait in the kernel, once each,
+        however often what they wait for changes."""
+        frees = now >= self.tracers_at
+        strays, named = list(self.strays), set(self.stuck)
+        more = stuck.MAX_NAMED - len(named) if frees and now >= self.stuck_at else 0
+        if frees:
+            self.tracers_at = now + tracers.AFTER_S
+
+        def look() -> _Left:
+            left = [*heard.kill_all(), *strays]
+            for pid in strays if not self.house.group else ():
+                procs.send(pid, signal.SIGKILL, lambda pid=pid: self._is_stray(pid))  # type: ignore[misc]
+            said = self._end_tracers(left) if frees else []
+            stuck_ones = [pid for pid in left if pid not in named and stuck.waits(pid)][:more] if more else []
+            described = list(stuck.described(stuck_ones).values())
+            dead = defunct.left(self.uid) if left and all(map(defunct.is_defunct, left)) else frozenset()
+            return _Left(said, stuck_ones, described, dead)
+
+        try:
+            seen: _Left | None = self._look(look, "find what is left of it")
+        except Exception as error:  # noqa: BLE001 - as in _ask; what is not found now is looked for again
+            self._note_failed("find what is left of it", error)
+            return
+        if seen is not None:
+            self._tell_each(seen.traced)
+            self._name_stuck(seen)
+            self._wait_for_defunct(seen.defunct)
+
+    def _end_tracers(self, left: list[int]) -> list[str]:
         """Free those that outlive SIGKILL because a process outside the attempt traces them, or another in their pid
         namespace, for which the first process there waits."""
-        now = procs.time_awake()
-        if self.tracers_at is not None and now < self.tracers_at:
-            return
-        looked, self.tracers_at = self.tracers_at is not None, now + tracers.AFTER_S
-        if not looked:
-            self.stuck_at = now + stuck.AFTER_S
-            return
         subuids = self.order.get("subuids", ())  # an order of an older version has none
-        self._tell_each(tracers.end([*left, *defunct.members(left)], self.uid, subuids))
-        if now >= self.stuck_at:
-            self._name_stuck(left)
+        return tracers.end([*left, *defunct.members(left)], self.uid, subuids)
 
-    def _name_stuck(self, left: list[int]) -> None:
-        """Name those that wait in the kernel, once each, however often what they wait for changes."""
-        more = stuck.MAX_NAMED - len(self.stuck)
-        found = [pid for pid in left if pid not in self.stuck and stuck.waits(pid)][:more] if more else []
-        if found and not self.stuck:
-            self._record_stuck(found)
-        self.stuck.update(found)
+    def _name_stuck(self, seen: _Left) -> None:
+        if seen.stuck and not self.stuck:
+            self._record_stuck(seen.stuck)
+        self.stuck.update(seen.stuck)
         admin = stuck.freed_by(self.id.partition("-")[0])
-        self._tell_each([f"{text}; {admin}" for text in stuck.described(found).values()])
+        self._tell_each([f"{text}; {admin}" for text in seen.described])
 
     def _record_stuck(self, found: list[int]) -> None:
         """Record that its kill is some seconds ago: where nobody ordered a stop the server knows of none."""
@@ -578,11 +683,10 @@ class Shim:
                 self._note(text)
                 self._say(text)
 
-    def _look_at_defunct(self, left: list[int]) -> None:
+    def _wait_for_defunct(self, found: frozenset[tuple[int, int]]) -> None:
         """Note when nothing but the same defunct processes has been left for DEFUNCT_S. A process that ends between two
         looks begins the time anew: one that forks and ends again and again could hide from a look, but leaves dead
         ones to us."""
-        found = defunct.left(self.uid) if left and all(map(defunct.is_defunct, left)) else frozenset()
         if not found:
             self.defunct, self.over_at = None, FAR
             return
@@ -596,21 +700,33 @@ class Shim:
     def _has_strays(self) -> bool:
         """Look for processes of the attempt that are not below us. One that enters the pid namespace of another run
         (setns) leaves what it forks there to the first process of that namespace, not to us."""
-        try:
-            if group := self.house.any_group:
-                others = [pid for pid in confine.members(group) if pid not in (0, os.getpid())]  # 0: not ours to see
-                self.strays = [pid for pid in others if not defunct.is_defunct(pid)]
-            else:  # what was found may be a thread, which cannot be killed by itself: the second look is at processes
-                again = self.strays or not self.leaders
-                pids = procs.all_pids() if again else procs.born_after(self.leaders[0])
-                self.strays = procs.marked(self.id, self.uid, self.order.get("installation", ""), 0.0, pids)
-        except OSError as error:
+        if not self._others():
             self.strays = []
+            return False
+        again = bool(self.strays) or not self.leaders
+
+        def look() -> list[int]:
+            if group := self.house.groups.any_group:
+                others = [pid for pid in confine.members(group) if pid not in (0, os.getpid())]  # 0: not ours to see
+                return [pid for pid in others if not defunct.is_defunct(pid)]
+            # What was found may be a thread, which cannot be killed by itself: the second look is at processes.
+            pids = procs.all_pids() if again else procs.born_after(self.leaders[0])
+            return procs.marked(self.id, self.uid, self.order.get("installation", ""), 0.0, pids)
+
+        try:
+            found: list[int] | None = self._look(look, "look for what has left its tree")
+        except OSError as error:
             self._note_failed("look for what has left its tree", error)
-        return bool(self.strays)
+            if error.errno == errno.EAGAIN:  # no thread: what is left of it has all that it may have
+                return True
+            found = []
+        if found is None:
+            return True  # nobody knows
+        self.strays = found
+        return bool(found)
 
     def _is_stray(self, pid: int) -> bool:
-        if group := self.house.any_group:
+        if group := self.house.groups.any_group:
             return pid in confine.members(group)
         return procs.has_marker(pid, self.id, self.uid, self.order.get("installation", ""))
 
@@ -640,6 +756,9 @@ class Shim:
                 self.was_through = bool(self._apart(self._leave_checkpoint_dir))
             except OSError as error:
                 self._note_failed("look at its checkpoint directory", error)
+        if self.looks.left():
+            self.give_up_at = 0.0
+            self._await(self.looks.are_over, LOOK, lambda pid: True)
         if self.pump is not None and not self.over:
             self._close_terminal(self.pump)
 
@@ -658,23 +777,39 @@ class Shim:
         left behind. A job of our own account could end us as well."""
         if self.account is None or not self.account.foreign:
             return act()
-        aside = Aside(act)
+        apart = aside.Aside(act)
         # However it waits: for an answer of FUSE a thread waits so that a signal would end it, and here none comes.
-        return aside.result() if self._await(aside.is_over, CHECKPOINTS, lambda pid: True) else None
+        return apart.result() if self._await(apart.is_over, CHECKPOINTS, lambda pid: True) else None
 
     def _await(self, is_over: Callable[[float], bool], what: str, waits: Callable[[int], object]) -> bool:
         """Wait for a thread. False: it is left behind where it `waits`, and we retire."""
         while not is_over(tracers.AFTER_S):
-            if procs.time_awake() < self.give_up_at or not waits(os.getpid()):
+            if procs.time_awake() < self.give_up_at or (where := self._waits_where(waits)) is None:
                 continue
-            found = filter(None, stuck.waits(os.getpid()))
-            functions = ", ".join(found) or ", ".join(stuck.beside(os.getpid())) or "the kernel does not say where"
-            if stuck.supervisors() <= MAX_LEFT_BEHIND:
+            self.is_left = self.is_left or aside.take_place(self.house.places, MAX_LEFT_BEHIND)
+            if self.is_left:
                 self.over = True
-                self._note(f"{what} does not answer, as a process outside holds it: left behind ({functions})")
+                where = where or "the kernel does not say where"
+                self._note(f"{what} does not answer, as a process outside holds it: left behind ({where})")
                 return False
             self.give_up_at = procs.time_awake() + COUNT_AGAIN_S
         return True
+
+    def _waits_where(self, waits: Callable[[int], object]) -> str | None:
+        """Return the kernel functions in which threads of ours wait. None: they do not. Where the look at ourselves
+        does not end either, somebody holds what it needs."""
+
+        def look() -> tuple[bool, str]:
+            own = os.getpid()
+            return bool(waits(own)), ", ".join(filter(None, stuck.waits(own))) or ", ".join(stuck.beside(own))
+
+        what, within_s = "see what it waits for", tracers.AFTER_S if self.looks.left() else LOOK_WAIT_S
+        try:
+            seen: tuple[bool, str] | None = self._look(look, what, within_s)
+        except OSError as error:
+            self._note_failed(what, error)
+            return None
+        return "" if seen is None else seen[1] if seen[0] else None
 
     def _check_cap(self, check: Callable[[], float]) -> float:
         """Bound the log. Returns how soon to look again, in seconds."""
@@ -700,6 +835,8 @@ class Shim:
     def _remove_groups(self) -> None:
         devices = self.house.bounds.found.devices
         for group in self.subgroups:
+            if self.house.groups.roll is not None:
+                self.house.groups.roll.drop(group)
             confine.remove(group)
             if devices and group.startswith(f"{devices}/{self.id}/"):
                 confine.try_remove(os.path.dirname(group))
@@ -785,3 +922,12 @@ class Shim:
             os.close(fd)
         except OSError:
             pass  # a note is not worth an attempt
+
+
+class _Left:
+    """What one look at a killed attempt found."""
+
+    def __init__(
+        self, traced: list[str], stuck_ones: list[int], described: list[str], dead: frozenset[tuple[int, int]]
+    ) -> None:
+        self.traced, self.stuck, self.described, self.defunct = traced, stuck_ones, described, dead

@@ -9,8 +9,6 @@ Imported by shims: cheap standard modules only.
 
 from __future__ import annotations
 
-import os
-
 from rota.adapters.backends import procs, tracers
 
 TYPE_CHECKING = False
@@ -81,17 +79,6 @@ def waits_for_output(pid: int) -> bool:
     """Tell whether a thread of this process waits for a lock of a pipe or of a terminal, which another process holds,
     and not for the disk of the log."""
     return any(not each or any(word in each for word in OUTPUT) for each in waits(pid))
-
-
-def supervisors() -> int:
-    """Return how many supervisors of this account wait in the kernel, those among them that have ended but for that."""
-    own = os.geteuid()
-    return sum(1 for pid in procs.all_pids() if _is_supervisor(pid) and procs.uid_of(pid) == own and _waiting(pid))
-
-
-def _is_supervisor(pid: int) -> bool:
-    seen = procs.name_and_parent(pid)
-    return seen is not None and seen[0] == b"rota-shim"
 
 
 def _waiting(pid: int) -> list[str]:

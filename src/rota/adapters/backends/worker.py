@@ -38,6 +38,7 @@ def serve(house: House, name: str, orders: int, answers: int) -> int:
     task.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     task.libc.prctl(PR_SET_NAME, b"rota-shim", 0, 0, 0)
     house.start = procs.start_time("self") or 0
+    own_stat = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
     house.groups = _enter(house, name)
     facts = {
         "boot_id": house.boot_id,
@@ -67,7 +68,7 @@ def serve(house: House, name: str, orders: int, answers: int) -> int:
             ready = None
             # The next attempt here may be another person's, and would have what is left counted against its bound.
             # So would it have a defunct process that is still our child among its own, or that of somebody outside.
-            retires = shim.left_over > LEFT_OVER or shim.over or house.groups.has_foreign_processes()
+            retires = shim.left_over > LEFT_OVER or shim.over or house.groups.has_foreign_processes(own_stat)
             answer = RETIRES if retires else DONE
         else:
             answer = NOT_MINE
