@@ -12,7 +12,7 @@ from rota.adapters.backends import procs, stuck
 from rota.app.ports import LaunchOrder, StopOrder
 from rota.core.run import Cause
 from tests.backends.contract import is_over
-from tests.backends.helpers import COMMANDS, wait_for
+from tests.backends.helpers import COMMANDS, command_lines, wait_for
 from tests.backends.test_left_behind import Place, place, up
 
 DEAF = "trap '' TERM; echo up; while :; do sleep 0.01; done"
@@ -131,3 +131,15 @@ def test_places_are_kept_until_the_look_has_ended() -> None:
         assert not is_cancelled(other)
         here.let_go()
         wait_for(partial(is_cancelled, other), "its end")
+
+
+def test_starts_go_on_while_somebody_holds_the_list_of_the_launchers_threads() -> None:
+    mark = f"sleep\0{10_000 + os.getpid()}"
+    with place("listdir", cgroups=False) as here:
+        order = here.launch(argv=("sleep", mark.partition("\0")[2]))
+        assert here.rig.start_of(here.reports, order)
+        here.hold()
+        os.kill(here.supervisor(order), signal.SIGKILL)
+        assert here.rig.end_of(here.reports, order).cause is Cause.LOST
+        assert command_lines(mark) == [], "the launcher has cleared up"
+        assert here.run()

@@ -114,6 +114,15 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def listed_in(children: int) -> list[int]:
+    """Return the children of a thread, by its /proc/<pid>/task/<tid>/children, opened before."""
+    os.lseek(children, 0, os.SEEK_SET)
+    text = b""
+    while chunk := os.read(children, MAX_PROC_READ):
+        text += chunk
+    return [int(word) for word in text.split()]
+
+
 def all_pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 

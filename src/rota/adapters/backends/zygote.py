@@ -82,6 +82,9 @@ class Zygote:
         self._no_spares_until = 0.0
         self._unreaped = False  # more dead children than one round collects
         self._remains: list[Remains] = []
+        # Opened once: others can hold the lock of /proc/self/task. No kernel without CONFIG_PROC_CHILDREN has it.
+        children = "/proc/thread-self/children"
+        self._children = os.open(children, os.O_RDONLY | os.O_CLOEXEC) if os.path.exists(children) else CLOSED
         self._look_at, self._look_pause = 0.0, LOOK_S  # when, by the monotonic clock, and how often
         self._partial = b""
         self._house: shim.House | None = None
@@ -270,7 +273,8 @@ class Zygote:
 
         Only direct children are signalled: not reaped yet, their numbers cannot have been given to strangers. Their own
         children fall to us when they die, and the next round finds them."""
-        orphans = [pid for pid in procs.children(os.getpid()) if pid not in self._workers]
+        children = procs.children(os.getpid()) if self._children == CLOSED else procs.listed_in(self._children)
+        orphans = [pid for pid in children if pid not in self._workers]
         for pid in orphans:
             os.kill(pid, signal.SIGKILL)
         return orphans
