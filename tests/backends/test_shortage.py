@@ -17,6 +17,7 @@ import pytest
 
 from rota.adapters import processes
 from rota.adapters.backends import evict, inside, procs, records, task
+from rota.adapters.backends.lookers import SPARE
 from rota.adapters.backends.shim import Shim
 from rota.app.ports import Live, StopOrder
 from rota.core.descriptors import shares
