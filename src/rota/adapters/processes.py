@@ -31,7 +31,7 @@ from typing import TypeVar
 from rota.adapters import connections
 from rota.adapters.accounts import Accounts
 from rota.adapters.backends import inside, procs, sight
-from rota.adapters.backends.lookers import Lookers
+from rota.adapters.backends.lookers import WITHIN_S, Lookers
 from rota.app.ports import Account, Seen
 from rota.core.descriptors import HIGHEST, shares
 from rota.core.run import Holder
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 MAX_PID = 1 << 22  # the kernel's own limit
 MAX_FAMILY = 64  # watched descendants of one account's leases. Its others are looked at now and then
 MAX_IDLE = 256  # processes that were looked at, or watched until just now, and are watched soon perhaps
-MANY_S = 5.0  # for a look at thousands of processes
+LOOKS_PER_S = 2000  # at the least
 GONE = -1
 
 
@@ -135,7 +135,8 @@ class LinuxProcesses:
         return self.lookers.call(self.counted_as(_owner(pid)), look, pid)
 
     def _started(self, uid: int, pids: list[int]) -> list[int | None]:
-        return self.lookers.call(self.counted_as(uid), sight.start_times, pids, within_s=MANY_S)
+        within_s = WITHIN_S + len(pids) / LOOKS_PER_S
+        return self.lookers.call(self.counted_as(uid), sight.start_times, pids, within_s=within_s)
 
     def alive(self, holder: Holder) -> bool:
         return bool(self.living([(holder.pid, holder.start_ticks)], holder))
