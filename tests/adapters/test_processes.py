@@ -6,6 +6,7 @@ import os
 import pwd
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,8 @@ import pytest
 
 from rota.adapters import accounts
 from rota.adapters import processes as module
+from rota.adapters.backends import procs
+from rota.adapters.backends.lookers import Lookers
 from rota.adapters.processes import LinuxProcesses
 from rota.core.descriptors import Shares
 from rota.core.run import Holder
@@ -65,7 +68,7 @@ def many_descriptors() -> Iterator[None]:
 
 
 def holder_of(processes: LinuxProcesses, process: subprocess.Popen[bytes]) -> Holder:
-    seen = processes.look(process.pid)
+    seen = processes.look(process.pid, "test")
     assert seen is not None
     return seen.holder
 
@@ -92,27 +95,27 @@ def until_it_sleeps(pid: int) -> None:
 def test_a_process_is_seen_as_it_is(processes, sleepers):
     process = sleepers.start("sleep", "1000")
     until_it_sleeps(process.pid)
-    seen = processes.look(process.pid)
+    seen = processes.look(process.pid, "test")
     assert seen.command == ("sleep", "1000")
     assert (seen.uid, seen.user) == (os.getuid(), pwd.getpwuid(os.getuid()).pw_name)
     assert (seen.holder.pid, len(seen.holder.boot_id)) == (process.pid, 36)
-    assert processes.look(process.pid) == seen
+    assert processes.look(process.pid, "test") == seen
 
 
 def test_a_number_without_an_account_is_called_by_its_number(processes, sleepers):
     process = sleepers.start("sleep", "1000", user=54321)
-    assert (processes.look(process.pid).uid, processes.look(process.pid).user) == (54321, "uid54321")
+    assert (processes.look(process.pid, "test").uid, processes.look(process.pid, "test").user) == (54321, "uid54321")
 
 
 def test_what_is_no_process_is_not_seen(processes, sleepers):
     dead = sleepers.start("true")
     os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie
-    assert processes.look(dead.pid) is None
+    assert processes.look(dead.pid, "test") is None
     dead.wait()
-    assert processes.look(dead.pid) is None
+    assert processes.look(dead.pid, "test") is None
     for wrong in (0, -1, 1 << 22, 1 << 63, 10**400):
-        assert processes.look(wrong) is None
-    thread = threading.Thread(target=lambda: seen.append(processes.look(threading.get_native_id())))
+        assert processes.look(wrong, "test") is None
+    thread = threading.Thread(target=lambda: seen.append(processes.look(threading.get_native_id(), "test")))
     seen: list[object] = []
     thread.start()
     thread.join()
@@ -128,18 +131,18 @@ def test_a_process_lives_while_any_of_its_threads_does(processes, sleepers):
     stat = Path(f"/proc/{process.pid}/stat")
     while stat.read_text().rpartition(")")[2].split()[0] != "Z":
         pass
-    assert processes.look(process.pid) is not None
+    assert processes.look(process.pid, "test") is not None
 
 
 def test_a_long_command_line_is_cut(processes, sleepers):
     process = sleepers.start("sleep", "1000", *["0" * 1000] * 50)
-    assert sum(map(len, processes.look(process.pid).command)) <= 4096
+    assert sum(map(len, processes.look(process.pid, "test").command)) <= 4096
 
 
 def test_one_without_a_command_line_is_called_by_its_name(processes, sleepers):
     process = sleepers.start("bash", "-c", "exec -a '' sleep 1000")
     until_it_sleeps(process.pid)
-    assert processes.look(process.pid).command == ("sleep",)
+    assert processes.look(process.pid, "test").command == ("sleep",)
 
 
 def test_the_end_is_told_once_and_at_once(processes, sleepers):
@@ -151,7 +154,7 @@ def test_the_end_is_told_once_and_at_once(processes, sleepers):
         calls.append(1)
         told.set()
 
-    processes.watch(processes.look(process.pid).holder, hear)
+    processes.watch(processes.look(process.pid, "test").holder, hear)
     assert not told.wait(0.05)
     process.kill()
     assert told.wait(PATIENCE_S), "and nobody had to reap it"
@@ -161,7 +164,7 @@ def test_the_end_is_told_once_and_at_once(processes, sleepers):
 
 def test_one_that_is_gone_already_is_told_too_but_never_inside_watch(processes, sleepers):
     process = sleepers.start()
-    holder = processes.look(process.pid).holder
+    holder = processes.look(process.pid, "test").holder
     process.kill()
     process.wait()
     lock, told = threading.Lock(), threading.Event()
@@ -179,7 +182,7 @@ def test_one_that_is_gone_already_is_told_too_but_never_inside_watch(processes, 
 def test_a_number_given_to_another_process_counts_as_gone(processes, sleepers, change):
     process = sleepers.start()
     told = threading.Event()
-    processes.watch(replace(processes.look(process.pid).holder, **change), told.set)
+    processes.watch(replace(processes.look(process.pid, "test").holder, **change), told.set)
     assert told.wait(PATIENCE_S)
     assert process.poll() is None
 
@@ -188,8 +191,8 @@ def test_who_gave_up_is_not_told(processes, sleepers):
     process, other = sleepers.start(), sleepers.start()
     calls: list[str] = []
     told = threading.Event()
-    give_up = processes.watch(processes.look(process.pid).holder, lambda: calls.append("gave up"))
-    processes.watch(processes.look(other.pid).holder, told.set)
+    give_up = processes.watch(processes.look(process.pid, "test").holder, lambda: calls.append("gave up"))
+    processes.watch(processes.look(other.pid, "test").holder, told.set)
     give_up()
     give_up()
     process.kill()
@@ -202,10 +205,10 @@ def test_who_gave_up_is_not_told(processes, sleepers):
 def test_a_receiver_that_fails_does_not_deafen_the_others(processes, sleepers, caplog):
     process, other = sleepers.start(), sleepers.start()
     told = threading.Event()
-    processes.watch(processes.look(process.pid).holder, lambda: 1 / 0)
+    processes.watch(processes.look(process.pid, "test").holder, lambda: 1 / 0)
     process.kill()
     process.wait()
-    processes.watch(processes.look(other.pid).holder, told.set)
+    processes.watch(processes.look(other.pid, "test").holder, told.set)
     other.kill()
     assert told.wait(PATIENCE_S)
     assert "ZeroDivisionError" in caplog.text
@@ -327,21 +330,48 @@ def test_looks_at_subordinate_ids_are_for_their_account(processes, sleepers, tmp
     (tmp_path / "subuid").write_text("nobody:900000:65536\n")
     monkeypatch.setattr(accounts, "SUBUID", str(tmp_path / "subuid"))
     processes._accounts.look()
-    asked: list[int] = []
-    real = processes.lookers.call
+    asked: list[int | str] = []
+    real = Lookers.call
 
-    def call(party: int, *args: Any, **more: Any) -> Any:
+    def call(self: Lookers, party: int | str, *args: Any, **more: Any) -> Any:
         asked.append(party)
-        return real(party, *args, **more)
+        return real(self, party, *args, **more)
 
-    monkeypatch.setattr(processes.lookers, "call", call)
+    monkeypatch.setattr(Lookers, "call", call)
     process = sleepers.start("sleep", "1000", user=900_001)
-    holder = holder_of(processes, process)
-    processes.attempt_of(process.pid)
-    processes.living([(process.pid, 1)], replace(holder, uid=900_001))
-    processes.keep([(process.pid, 1)], replace(holder, uid=900_001))
-    assert set(asked) == {pwd.getpwnam("nobody").pw_uid}
-    assert len(asked) == 4
+    holder = Holder(process.pid, 1, procs.boot_id(), 900_001)
+    assert processes.living([(process.pid, 1)], holder) == set()
+    processes.keep([(process.pid, 1)], holder)
+    nobody = pwd.getpwnam("nobody").pw_uid
+    assert asked == [nobody, nobody]
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as caller:
+        listening.bind(f"\0rota-test-{os.getpid()}")
+        listening.listen()
+        os.seteuid(900_001)
+        try:
+            caller.connect(listening.getsockname())
+        finally:
+            os.seteuid(0)
+        with listening.accept()[0] as link:
+            assert processes.peer_attempt(link) is None
+    assert asked[2:] == [f"uid {nobody}"]
+
+
+def test_looks_that_somebody_asks_for_are_for_who_asks(processes, sleepers, monkeypatch):
+    """They may name any process, and others can make looks at it wait."""
+    asked: list[int | str] = []
+    real = Lookers.call
+
+    def call(self: Lookers, party: int | str, *args: Any, **more: Any) -> Any:
+        asked.append(party)
+        assert self is not processes.lookers, "what the server itself needs is looked at by others"
+        return real(self, party, *args, **more)
+
+    monkeypatch.setattr(Lookers, "call", call)
+    process = sleepers.start()
+    assert processes.look(process.pid, "uid 1003") is not None
+    assert processes.attempt_of(process.pid, "uid 1003") is None
+    assert asked == ["uid 1003", "uid 1003"]
 
 
 def test_what_was_looked_at_is_watched_without_another_look(processes, sleepers, monkeypatch):

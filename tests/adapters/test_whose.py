@@ -219,6 +219,15 @@ class TestConnections:
                 caller.kill()
 
 
+def attempt_of(pid: int, uid: int) -> str | None:
+    assert uid == os.getuid()
+    return inside.attempt_of(pid)
+
+
+def namespaces(pid: int, uid: int) -> int:
+    return sight.namespaces(pid)
+
+
 @pytest.mark.parametrize("kernel", ["as-it-is", "without-peerpidfd"])
 class TestPeersOfUnixSockets:
     @pytest.fixture(autouse=True)
@@ -244,7 +253,7 @@ class TestPeersOfUnixSockets:
             process, ours = self.call(listening, env=env)
             with process, ours:
                 assert peer_uid(ours) == os.getuid()
-                assert peer_attempt(ours, inside.attempt_of) == attempt
+                assert peer_attempt(ours, attempt_of) == attempt
                 process.communicate(b"\n")
 
     def test_of_one_that_is_gone_it_cannot_be_told(self, listening: socket.socket) -> None:
@@ -252,14 +261,14 @@ class TestPeersOfUnixSockets:
         process.kill()
         process.communicate()
         with ours:
-            assert peer_attempt(ours, inside.attempt_of) == inside.UNKNOWN
+            assert peer_attempt(ours, attempt_of) == inside.UNKNOWN
 
     def test_no_descriptor_is_left(self, listening: socket.socket) -> None:
         process, ours = self.call(listening)
         with process, ours:
             before = os.listdir("/proc/self/fd")
             for _ in range(10):
-                peer_attempt(ours, inside.attempt_of)
+                peer_attempt(ours, attempt_of)
             assert len(os.listdir("/proc/self/fd")) <= len(before)
             process.communicate(b"\n")
 
@@ -278,7 +287,7 @@ def test_a_number_that_was_given_away_is_not_taken_for_the_peer(tmp_path: Path) 
                 process.communicate()
                 return  # this kernel has none, and cannot tell
 
-            def ends_meanwhile(pid: int) -> str | None:
+            def ends_meanwhile(pid: int, uid: int) -> str | None:
                 process.kill()
                 process.communicate()
                 return None  # its successor is part of no attempt
@@ -442,6 +451,6 @@ class TestConnectionsThatAreClosedMeanwhile:
         with ours, caller:
             closing: list[Any] = [Closing(ours, questions) for _ in range(3)]
             assert peer_uid(closing[0]) is None
-            assert peer_attempt(closing[1], inside.attempt_of) == inside.UNKNOWN
-            assert peer_shares_pids(closing[2], sight.namespaces)
+            assert peer_attempt(closing[1], attempt_of) == inside.UNKNOWN
+            assert peer_shares_pids(closing[2], namespaces)
             assert peer_uid(ours) == os.getuid()

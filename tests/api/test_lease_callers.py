@@ -90,10 +90,10 @@ def test_a_process_whose_look_does_not_end_is_refused_for_now_and_others_get_the
     with opened(tmp_path) as house:
         look = house.processes.look
 
-        def unseen(pid: int) -> Seen | None:
+        def unseen(pid: int, asker: str) -> Seen | None:
             if pid == os.getppid():
                 raise Unseen("a look for account 7 has not ended in time")
-            return look(pid)
+            return look(pid, asker)
 
         monkeypatch.setattr(house.processes, "look", unseen)
 

@@ -575,7 +575,7 @@ def test_nor_a_job_of_somebody_else_that_has_the_same_account(house):
 
 
 def _has_mark(house: House, pid: int, mark: str) -> bool:
-    return bool(house.parts.processes.attempt_of(pid) == mark)
+    return bool(house.parts.processes.attempt_of(pid, "test") == mark)
 
 
 def test_a_mark_does_not_keep_a_process_from_its_end_where_people_have_accounts(house, person, monkeypatch):
@@ -990,8 +990,8 @@ def test_a_server_starts_and_works_where_no_process_can_be_watched(house, person
 
 def test_a_process_that_was_looked_at_is_not_looked_at_again(house, person, monkeypatch):
     """It decides how long a look takes, so the look is made before, in another thread; asking waits for nobody."""
-    looked = leases(house).look(person().pid)
-    nobody = leases(house).look(0)
+    looked = leases(house).look(person().pid, "test")
+    nobody = leases(house).look(0, "test")
 
     def refused(pid):
         raise AssertionError("it is not to be read now")

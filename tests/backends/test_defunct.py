@@ -240,7 +240,7 @@ def test_a_holder_that_cannot_leave_is_looked_at_by_itself_and_its_lease_can_be_
                 pytest.skip("this machine lets nobody make a pid namespace")
             (first,) = descendants(outer.pid)
             enter(first, "traced")
-            seen = processes.look(first)
+            seen = processes.look(first, "test")
             assert seen is not None
             order = LaunchOrder("a7c3b6d11f02-1", ("true",), {}, "/", (), holder=seen.holder)
             backend.launch(order)

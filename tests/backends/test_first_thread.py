@@ -114,7 +114,7 @@ def test_as_a_holder_it_keeps_its_lease_until_it_is_killed(
     backend = LeaseBackend(tmp_path, processes, later)
     backend.open(reports)
     try:
-        seen = processes.look(process.pid)
+        seen = processes.look(process.pid, "test")
         assert seen is not None
         order = LaunchOrder("a7c3b6d11f02-1", ("true",), {}, "/", (), holder=seen.holder)
         backend.launch(order)

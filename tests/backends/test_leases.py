@@ -69,7 +69,7 @@ class LeaseRig(Rig):
         """Somebody's process, in a session of its own, as it would be."""
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True, **more)
         self.people.append(process)
-        seen = self.processes.look(process.pid)
+        seen = self.processes.look(process.pid, "test")
         return seen.holder if seen is not None else Holder(process.pid, 0, procs.boot_id())
 
     def says(self, holder: Holder) -> bytes:
@@ -529,8 +529,8 @@ def test_giving_it_back_leaves_the_process_alone(rig, backend, reports):
 def test_what_keeps_the_server_alive_is_never_signalled(rig, backend, reports, caplog):
     child = rig.person("sleep", "1000")
     for pid in (os.getpid(), os.getppid(), 1):
-        assert evict.family(rig.processes.look(pid).holder).found == (), "nor anything it started"
-    order = rig.order("last for ever", holder=rig.processes.look(os.getpid()).holder)
+        assert evict.family(rig.processes.look(pid, "test").holder).found == (), "nor anything it started"
+    order = rig.order("last for ever", holder=rig.processes.look(os.getpid(), "test").holder)
     backend.launch(order)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -607,7 +607,7 @@ def becomes(rig: LeaseRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         holder = rig.person(sys.executable, "-ISc", BECOMES, when, str(uid), BECOMES)
         said = rig.says(holder)
         assert said == b"ready\n" or when.endswith("at-once"), said
-        seen = rig.processes.look(holder.pid)
+        seen = rig.processes.look(holder.pid, "test")
         assert seen is not None and seen.holder.uid == NOBODY
         return seen.holder
 
@@ -746,7 +746,7 @@ def test_what_took_a_subordinate_id_ends_with_its_lease(rig, backend, reports, w
     other = process.pid
     try:
         assert process.stdout.readline() == b"begun\n"
-        order = rig.order("last for ever", holder=rig.processes.look(process.pid).holder)
+        order = rig.order("last for ever", holder=rig.processes.look(process.pid, "test").holder)
         assert order.holder.uid == nobody
         backend.launch(order)
         process.stdin.write(b".")

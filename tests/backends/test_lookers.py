@@ -89,7 +89,7 @@ def test_lookers_that_are_left_alone_are_bounded(
         with pytest.raises(Unseen):
             looks.call(party, time.sleep, FOREVER_S, within_s=SOON_S)
     with pytest.raises(Unseen, match="0 of 2 looks that do not end are for attempt a-1"):
-        looks.call("a-1", procs.start_time, os.getpid())
+        looks.call("attempt a-1", procs.start_time, os.getpid())
 
 
 def test_one_party_leaves_lookers_to_the_others(looks: Lookers) -> None:
@@ -148,3 +148,15 @@ def test_who_asks_why_an_attempt_stalls_is_told_of_a_look_that_does_not_end() ->
     text = backend.stalled_by("0123456789ab-1")
     assert text == routed.UNSEEN.format(run="0123456789ab")
     assert "rota cancel --force 0123456789ab" in text
+
+
+def test_at_a_process_whose_look_does_not_end_no_other_one_begins(
+    looks: Lookers, unkillable: Callable[[], None]
+) -> None:
+    """So somebody else who holds its lock takes one look of its owner's, however often that one asks."""
+    with pytest.raises(Unseen, match="has not ended in time"):
+        looks.call("uid 7", time.sleep, FOREVER_S, within_s=SOON_S, place=1234)
+    for _ in range(lookers.LEFT_OF_ONE + 1):
+        with pytest.raises(Unseen, match="a look at process 1234 does not end"):
+            looks.call("uid 7", procs.start_time, 1234, place=1234)
+    assert looks.call("uid 7", procs.start_time, os.getpid(), place=os.getpid()) is not None

@@ -76,7 +76,7 @@ def holder() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def lease(rig: RoutedRig, process: subprocess.Popen[bytes]) -> LaunchOrder:
-    seen = rig.processes.look(process.pid)
+    seen = rig.processes.look(process.pid, "test")
     assert seen is not None
     return rig.order("say hello", holder=seen.holder)
 

@@ -169,7 +169,7 @@ def test_processes_that_are_watched_leave_descriptors_for_files(monkeypatch: pyt
     """However many people hold leases, and however many connections there are."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     watching = processes.LinuxProcesses()
-    seen = watching.look(os.getpid())
+    seen = watching.look(os.getpid(), "test")
     assert seen is not None
     open_now = len(os.listdir("/proc/self/fd"))
     limit = 2 * open_now + 200

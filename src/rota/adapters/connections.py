@@ -57,26 +57,26 @@ def _tcp_uid(link: socket.socket, quick: bool) -> int | None:
     return uid if still else None
 
 
-def peer_shares_pids(link: socket.socket, namespaces: Callable[[int], int]) -> bool:
+def peer_shares_pids(link: socket.socket, namespaces: Callable[[int, int], int]) -> bool:
     """Return False where the process at the other end of a unix socket is in a pid namespace that is not ours, as in a
     container: the numbers that it knows are other processes' here. True also where that cannot be
-    told. `namespaces` tells of a pid in how many it has a number, from ours down."""
+    told. `namespaces` tells of a pid of an account in how many it has a number, from ours down."""
     if link.family != socket.AF_UNIX:
         return True
     try:
-        pid = _credentials(link)[0]
+        pid, uid = _credentials(link)
     except ValueError:
         return True  # the connection is closed: there is nobody whom this could serve
     if pid == 0:
         return False  # it has no number here: its namespace is not below ours
-    return namespaces(pid) <= 1
+    return namespaces(pid, uid) <= 1
 
 
-def peer_attempt(link: socket.socket, attempt_of: Callable[[int], str | None]) -> str | None:
+def peer_attempt(link: socket.socket, attempt_of: Callable[[int, int], str | None]) -> str | None:
     """The attempt that the process at the other end of a unix socket is part of; None = of none; "" = it cannot be told
-    of which, or the process is gone. `attempt_of` tells it of a pid."""
+    of which, or the process is gone. `attempt_of` tells it of a pid of an account."""
     try:
-        pid = _credentials(link)[0]
+        pid, uid = _credentials(link)
     except ValueError:
         return inside.UNKNOWN
     try:
@@ -85,9 +85,9 @@ def peer_attempt(link: socket.socket, attempt_of: Callable[[int], str | None]) -
         return inside.UNKNOWN
     except OSError as error:
         procs.must_be_known(error)
-        return attempt_of(pid)  # a kernel without it
+        return attempt_of(pid, uid)  # a kernel without it
     try:
-        found = attempt_of(pid)
+        found = attempt_of(pid, uid)
         return found if _pid_of(pidfd) == pid else inside.UNKNOWN
     finally:
         os.close(pidfd)

@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from rota.adapters import connections
@@ -73,6 +73,7 @@ class LinuxProcesses:
     def __init__(self) -> None:
         self._boot_id = procs.boot_id()
         self.lookers = Lookers()
+        self._asked = Lookers()  # for looks that others ask for, at whatever they name
         self._accounts = Accounts()
         self._accounts.start()
         self._epoll = select.epoll()
@@ -90,11 +91,11 @@ class LinuxProcesses:
         self._thread = threading.Thread(target=self._run, name="rota-processes", daemon=True)
         self._thread.start()
 
-    def look(self, pid: int) -> Seen | None:
+    def look(self, pid: int, asker: str) -> Seen | None:
         if not 0 < pid <= MAX_PID or (fd := _opened(pid)) == GONE:
             return None
         try:
-            found = self._call(sight.of, pid)
+            found = self._call(asker, sight.of, pid)
             if found is None or _has_ended(fd):
                 return None
             with self._lock:
@@ -107,8 +108,8 @@ class LinuxProcesses:
         holder = Holder(pid, found.start, self._boot_id, account.uid)
         return Seen(holder, found.uid, account.name, found.command, found.workdir, found.kernel, account.known)
 
-    def attempt_of(self, pid: int) -> str | None:
-        return self._call(inside.attempt_of, pid)
+    def attempt_of(self, pid: int, asker: str) -> str | None:
+        return self._call(asker, inside.attempt_of, pid)
 
     def account(self, uid: int) -> Account:
         return self._accounts.of(uid)
@@ -123,16 +124,16 @@ class LinuxProcesses:
         return connections.peer_uid(link, quick=quick)
 
     def peer_shares_pids(self, link: socket.socket) -> bool:
-        return connections.peer_shares_pids(link, self._namespaces)
+        return connections.peer_shares_pids(link, partial(self._call_for, sight.namespaces))
 
     def peer_attempt(self, link: socket.socket) -> str | None:
-        return connections.peer_attempt(link, self.attempt_of)
+        return connections.peer_attempt(link, partial(self._call_for, inside.attempt_of))
 
-    def _namespaces(self, pid: int) -> int:
-        return self._call(sight.namespaces, pid)
+    def _call_for(self, look: Callable[[int], T], pid: int, uid: int) -> T:
+        return self._call(f"uid {self.counted_as(uid)}", look, pid)
 
-    def _call(self, look: Callable[[int], T], pid: int) -> T:
-        return self.lookers.call(self.counted_as(_owner(pid)), look, pid)
+    def _call(self, asker: str, look: Callable[[int], T], pid: int) -> T:
+        return self._asked.call(asker, look, pid, place=pid)
 
     def _started(self, uid: int, pids: list[int]) -> list[int | None]:
         within_s = WITHIN_S + len(pids) / LOOKS_PER_S
@@ -205,6 +206,7 @@ class LinuxProcesses:
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self.lookers.close()
+        self._asked.close()
 
     def _open(self, holder: Holder) -> int:
         if holder.boot_id != self._boot_id:
@@ -382,15 +384,6 @@ def _has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _owner(pid: int) -> int:
-    """Return the effective user id of a process, which needs no look into it; -1 when it is gone."""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError as error:
-        procs.must_be_known(error)
-        return GONE
 
 
 def _close(fd: int) -> None:

@@ -188,7 +188,7 @@ class Leases:
         return self._service.send(who, EndLease(run_id))
 
     # -- asking -----------------------------------------------------------------------------------------------------
-    def look(self, pid: int, start_ticks: int | None = None, *, shares_pids: bool = True) -> Looked:
+    def look(self, pid: int, asker: str, start_ticks: int | None = None, *, shares_pids: bool = True) -> Looked:
         """Look at a process before it is asked for. That may take as long as the process likes: it can keep others from
         reading its command line and its environment.
 
@@ -196,17 +196,17 @@ class Leases:
         whether a process has the same number for the caller as here, as far as that is known."""
         if self._closed:  # so may be what looks
             raise Unavailable(STOPPING)
-        seen = self._processes.look(pid)
+        seen = self._processes.look(pid, asker)
         if start_ticks is None:
             is_same = shares_pids
         else:
             is_same = seen is None or seen.holder.start_ticks == start_ticks
         if not is_same:
             raise Invalid(f"pid: {pid} {ELSEWHERE}", "pid")
-        return Looked(seen, None if seen is None else self._processes.attempt_of(pid))
+        return Looked(seen, None if seen is None else self._processes.attempt_of(pid, asker))
 
     def _looked(self, pid: int | Looked) -> Looked:
-        return pid if isinstance(pid, Looked) else self.look(pid)
+        return pid if isinstance(pid, Looked) else self.look(pid, "this process")
 
     def _checked(self, caller: Caller, looked: Looked, gpus: int, key: str) -> tuple[Principal, Seen]:
         """Who asks for which process. What is checked and what is leased are one look: its number, its start time and

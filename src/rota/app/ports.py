@@ -201,16 +201,17 @@ class Unseen(OSError):
 class Processes(Protocol):
     """Processes that are not ours, named by people."""
 
-    def look(self, pid: int) -> Seen | None:
+    def look(self, pid: int, asker: str) -> Seen | None:
         """None = no such process, or a zombie. A process can make looks at it wait: this, `attempt_of`,
-        `peer_shares_pids` and `peer_attempt` raise Unseen where that takes long, and are not for the event loop."""
+        `peer_shares_pids` and `peer_attempt` raise Unseen where that takes long, and are not for the event loop.
+        `asker`: for whom such looks count. It may name any process."""
 
     def watch(self, holder: Holder, on_end: Callable[[], None], *, family: bool = False) -> Callable[[], None]:
         """Call `on_end` once, from any thread, when the process is gone; at once if it is gone already. Returns how to
         stop watching. By pidfd: no polling. `family`: the process is a descendant of one with a lease. Raises an
         OSError where the descriptors for such processes, or those of the account `holder.uid`, are used up."""
 
-    def attempt_of(self, pid: int) -> str | None:
+    def attempt_of(self, pid: int, asker: str) -> str | None:
         """The attempt that a process is part of; "" = it cannot be told of which, or it is gone; None = of none."""
 
     def account(self, uid: int) -> Account:

@@ -317,7 +317,8 @@ class LocalBackend:
 
     def _ask(self, name: str, look: Callable[..., T], *args: Any, within_s: float = SHORT_S) -> T:
         """Look at processes of an attempt, or at its supervisor: who else it is for is refused no look."""
-        return self._lookers.call(name, look, *args, within_s=within_s)
+        party = f"attempt {name}" if name else "the launcher"
+        return self._lookers.call(party, look, *args, within_s=within_s)
 
     def _wake(self, name: str, shim: tuple[int, int]) -> None:
         """Have a supervisor look for its stop, also one that was stopped itself."""

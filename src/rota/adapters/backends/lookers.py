@@ -21,13 +21,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rota.adapters.backends import looker, procs
 from rota.app.ports import Unseen
 
 T = TypeVar("T")
-Party = int | str  # an account by its user id, an attempt by its id; "" = the launcher
+Party = int | str  # an account by its user id, or something else in words
 
 WITHIN_S = 2.0
 MOST, OF_ONE = 16, 2  # looks that are made at a time, of all and at one account's processes
@@ -83,26 +83,35 @@ class _Looker:
         self.process.kill()
 
 
+class _Left(NamedTuple):
+    party: Party
+    place: int
+    looker: _Looker
+
+
 class Lookers:
     """For any thread. A party is what looks are kept apart by, so that those that do not end cost no other party its
-    own: the account whose processes are looked at, or the attempt."""
+    own: who asks for a look, else the account whose processes are looked at, or the attempt."""
 
     def __init__(self, left_of_one: int = LEFT_OF_ONE) -> None:
         self._left_of_one = left_of_one
         self._changed = threading.Condition()
         self._idle: list[_Looker] = []
         self._busy: Counter[Party] = Counter()  # looks under way
-        self._left: list[tuple[Party, _Looker]] = []
+        self._left: list[_Left] = []
         self._told: set[Party] = set()  # of which it was said in the log
         self._closed = False
 
-    def call(self, party: Party, function: Callable[..., T], *args: Any, within_s: float = WITHIN_S) -> T:
-        """Return what a function of a module returns that is called with these arguments in a looker. Raises
-        Unseen where there is no answer in time."""
+    def call(
+        self, party: Party, function: Callable[..., T], *args: Any, within_s: float = WITHIN_S, place: int = 0
+    ) -> T:
+        """Return what a function of a module returns that is called with these arguments in a looker. `place`: the
+        process that it looks at, if it is one; while a look at it does not end no other one begins. Raises Unseen where
+        there is no answer in time."""
         give_up = time.monotonic() + within_s
-        self._enter(party, give_up)
+        self._enter(party, place, give_up)
         try:
-            done, result = self._ask(party, function, args, give_up)
+            done, result = self._ask(party, place, function, args, give_up)
         finally:
             self._leave(party)
         if not done:
@@ -114,7 +123,7 @@ class Lookers:
         """No call is under way, or its result is of no use to anybody any more."""
         with self._changed:
             self._closed = True
-            ended = [*self._idle, *(each for _, each in self._left)]
+            ended = [*self._idle, *(each.looker for each in self._left)]
             self._idle.clear()
             self._left.clear()
             self._changed.notify_all()
@@ -125,17 +134,19 @@ class Lookers:
             with suppress(subprocess.TimeoutExpired):
                 each.process.wait(max(0.0, give_up - time.monotonic()))
 
-    def _enter(self, party: Party, give_up: float) -> None:
+    def _enter(self, party: Party, place: int, give_up: float) -> None:
         with self._changed:
             while self._busy[party] >= OF_ONE or self._busy.total() >= MOST:
                 if not self._changed.wait(give_up - time.monotonic()):
                     raise Unseen(f"too many looks at processes are under way for {_named(party)}")
             if self._closed:
                 raise Unseen("the server is stopping")
-            self._left = [each for each in self._left if each[1].process.poll() is None]
-            of_it = sum(of == party for of, _ in self._left)
+            self._left = [each for each in self._left if each.looker.process.poll() is None]
+            of_it = sum(each.party == party for each in self._left)
             if not of_it:
                 self._told.discard(party)
+            if place and any(each.place == place for each in self._left):
+                raise Unseen(f"a look at process {place} does not end")
             if of_it >= self._left_of_one or len(self._left) >= MOST_LEFT:
                 raise Unseen(f"{of_it} of {len(self._left)} looks that do not end are for {_named(party)}")
             self._busy[party] += 1
@@ -147,7 +158,9 @@ class Lookers:
                 del self._busy[party]
             self._changed.notify_all()
 
-    def _ask(self, party: Party, function: Callable[..., T], args: tuple[Any, ...], give_up: float) -> tuple[bool, Any]:
+    def _ask(
+        self, party: Party, place: int, function: Callable[..., T], args: tuple[Any, ...], give_up: float
+    ) -> tuple[bool, Any]:
         while True:
             with self._changed:
                 one, is_new = (self._idle.pop(), False) if self._idle else (None, True)
@@ -155,15 +168,15 @@ class Lookers:
             try:
                 answer = one.ask(function, args, give_up)
             except TimeoutError:
-                self._give_up(party, one)
+                self._give_up(party, place, one)
                 raise Unseen(f"a look for {_named(party)} has not ended in time") from None
             except (EOFError, OSError) as error:  # somebody killed it
-                self._give_up(party, one)
+                self._give_up(party, place, one)
                 if is_new:
                     raise Unseen(f"a process that was to look at processes has ended: {error}") from error
                 continue
             except BaseException:
-                self._give_up(party, one)
+                self._give_up(party, place, one)
                 raise
             self._give_back(one)
             return answer
@@ -176,14 +189,14 @@ class Lookers:
             one.end()
             one.process.wait()
 
-    def _give_up(self, party: Party, one: _Looker) -> None:
+    def _give_up(self, party: Party, place: int, one: _Looker) -> None:
         one.end()
         with suppress(subprocess.TimeoutExpired):  # most end at once: they were only slow
             one.process.wait(SOON_S)
         with self._changed:
             if one.process.returncode is not None:
                 return
-            self._left.append((party, one))
+            self._left.append(_Left(party, place, one))
             is_first = party not in self._told
             self._told.add(party)
         if is_first:
@@ -195,4 +208,4 @@ class Lookers:
 
 
 def _named(party: Party) -> str:
-    return f"account {party}" if isinstance(party, int) else f"attempt {party}" if party else "the launcher"
+    return f"account {party}" if isinstance(party, int) else party

@@ -195,7 +195,8 @@ async def acquire(request: Request) -> Response:
 
 def _look(house: House, scope: Mapping[str, Any], pid: int, started: int | None) -> tuple[Caller, Looked]:
     shares_pids: Callable[[], bool] | None = scope.get("rota.shares_pids")
-    looked = house.leases.look(pid, started, shares_pids=shares_pids is None or shares_pids())
+    same = shares_pids is None or shares_pids()
+    looked = house.leases.look(pid, scope["rota.owner"], started, shares_pids=same)
     return _caller(scope), looked
 
 
@@ -276,7 +277,7 @@ def _owner_at_this_port(house: House, run_id: str, scope: Mapping[str, Any]) -> 
     holder = run.spec.holder
     if holder is None or run.state in ENDED:
         raise Conflict(f"{run_id} is no lease, or one that is over")
-    found = house.processes.look(holder.pid)
+    found = house.processes.look(holder.pid, scope["rota.owner"])
     if found is None or found.holder != holder or found.user != run.user:
         raise Forbidden(f"{run_id} was not taken through this port; give it back with its owner's token")
     uid = _uid(scope)
