@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,7 @@ def test_one_that_is_gone_already_is_told_too_but_never_inside_watch(processes, 
 def test_a_number_given_to_another_process_counts_as_gone(processes, sleepers, change):
     process = sleepers.start()
     told = threading.Event()
-    processes.watch(replace(processes.look(process.pid, "test").holder, **change), told.set)
+    processes.watch(replace(processes.look(process.pid, "test").holder, **change), told.set, may_look=True)
     assert told.wait(PATIENCE_S)
     assert process.poll() is None
 
@@ -239,15 +240,16 @@ def test_a_process_is_watched_until_the_last_has_given_up(processes, sleepers, m
     monkeypatch.setattr(module, "MAX_IDLE", 0)
     process, told = sleepers.start(), threading.Event()
     holder = holder_of(processes, process)
-    stops = [processes.watch(holder, lambda: None, family=family) for family in (False, False, True)]
+    watch = partial(processes.watch, holder, may_look=True)
+    stops = [watch(lambda: None, family=family) for family in (False, False, True)]
     for stop in stops[:2]:
         stop()
     assert (len(processes._by_fd), processes._counts[False].total(), processes._counts[True].total()) == (1, 0, 1)
     stops[2]()
     until(lambda: len(processes._by_fd) == 0, "its descriptor is closed")
     assert processes._counts[True].total() == 0
-    processes.watch(holder, lambda: None)()
-    processes.watch(holder, told.set)  # before or after the descriptor is closed
+    watch(lambda: None)()
+    watch(told.set)  # before or after the descriptor is closed
     process.kill()
     assert told.wait(PATIENCE_S)
 
@@ -382,10 +384,14 @@ def test_what_was_looked_at_is_watched_without_another_look(processes, sleepers,
     processes.watch(holder, told.set)()
     processes.watch(holder, told.set, family=True)
     assert processes.alive(holder)
+    with pytest.raises(OSError, match="it was looked at too long ago"):
+        processes.watch(replace(holder, start_ticks=1), lambda: None)
     process.kill()
     assert told.wait(PATIENCE_S)
-    with pytest.raises(OSError, match="it is not kept open"):
-        processes.watch(replace(holder, start_ticks=1), lambda: None, family=True)
+    told.clear()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    processes.watch(replace(holder, start_ticks=1), told.set)
+    assert told.wait(PATIENCE_S), "what has ended is gone, whichever process it was"
 
 
 def test_those_that_are_kept_open_are_bounded_and_go_with_their_process(processes, sleepers, monkeypatch):

@@ -104,7 +104,10 @@ def waits(house: House) -> list[Run]:
 # -- asking and holding ------------------------------------------------------------------------------------------------
 def test_a_lease_lasts_as_long_as_its_process(house, person):
     process = person("sleep", "100000")
-    until(lambda: house.parts.processes.look(process.pid).command == ("sleep", "100000"), "it has become what it is")
+    until(
+        lambda: house.parts.processes.look(process.pid, "test").command == ("sleep", "100000"),
+        "it has become what it is",
+    )
     grant = ask(house, process, 3).granted.result(PATIENCE_S)
     assert grant.gpus == (0, 1, 2)
     run = house.run(house.in_state(grant.run_id, S.RUNNING))
@@ -219,9 +222,9 @@ class TestWhose:
     def test_what_never_ends_is_no_holder(self, house):
         with pytest.raises(Invalid, match="pid: 1 is the first process of this machine, which never ends"):
             leases(house).ask(Caller(None, 0), 1, 1)
-        seen = dataclasses.replace(house.parts.processes.look(os.getpid()), kernel=True)
+        seen = dataclasses.replace(house.parts.processes.look(os.getpid(), "test"), kernel=True)
         with (
-            patch.object(LinuxProcesses, "look", lambda self, pid: seen),
+            patch.object(LinuxProcesses, "look", lambda self, pid, asker: seen),
             pytest.raises(Invalid, match="is a thread of the kernel, which never ends"),
         ):
             leases(house).ask(Caller(None, 0), os.getpid(), 1)
@@ -599,7 +602,7 @@ def test_a_job_that_washed_off_its_mark_is_still_no_part_of_nobodys(house):
     job = house.submit("exec env -i /bin/sleep 100000", who=BOB)
     pid = until(lambda: (run := house.run(job)).attempt and run.attempt.pid, "it has a pid")
     until(lambda: b"ROTA" not in Path(f"/proc/{pid}/environ").read_bytes(), "it is washed")
-    assert house.parts.processes.attempt_of(pid) is not None
+    assert house.parts.processes.attempt_of(pid, "test") is not None
     lease = taken(house, MYSELF, pid)
     with pytest.raises(Conflict, match="to end"):
         house.do(Cancel(lease), MYSELF)
@@ -972,7 +975,7 @@ def test_a_server_starts_and_works_where_no_process_can_be_watched(house, person
     until(lambda: waits(house), "one waits")
     house.close()
 
-    def no_descriptor(self: LinuxProcesses, wanted: object) -> int:
+    def no_descriptor(self: LinuxProcesses, wanted: object, **more: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with (

@@ -116,7 +116,7 @@ def _state(pid: int) -> str:
 def look_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have looks at processes made in this process, in which a test has put something in their place."""
 
-    def ask(self: Lookers, uid: int, look: Callable[..., Any], args: tuple[Any, ...], give_up: float) -> Any:
-        return True, look(*args)
+    def ask(self: Lookers, party: int | str, place: int, look: Callable[..., Any], *given: Any) -> Any:
+        return True, look(*given[0])
 
     monkeypatch.setattr(Lookers, "_ask", ask)

@@ -175,7 +175,9 @@ def test_processes_that_are_watched_leave_descriptors_for_files(monkeypatch: pyt
     limit = 2 * open_now + 200
     few, as_many_as_you_like = shares(limit), {"holders": 3 * limit, "families": 3 * limit}
     monkeypatch.setattr(processes, "shares", lambda limit: replace(few, **as_many_as_you_like))
-    monkeypatch.setattr(watching, "_pin", lambda target, uid: os.pidfd_open(os.getpid()))  # stands for many processes
+    monkeypatch.setattr(
+        watching, "_pin", lambda target, uid, may_look: os.pidfd_open(os.getpid())
+    )  # stands for many processes
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, hard), hard))
     try:
         with pytest.raises(OSError, match="cannot be watched: Too many open files"):

@@ -171,16 +171,16 @@ class LinuxProcesses:
             for _, fd in opened:
                 os.close(fd)
 
-    def watch(self, holder: Holder, on_end: Callable[[], None], *, family: bool = False) -> Callable[[], None]:
+    def watch(
+        self, holder: Holder, on_end: Callable[[], None], *, family: bool = False, may_look: bool = False
+    ) -> Callable[[], None]:
         wish, key = _Wish(on_end, family=family), (holder.pid, holder.start_ticks)
         account = self.counted_as(holder.uid)
         with self._lock:
             if self._add(holder, wish, account):
                 return lambda: self._give_up(key, wish)
             self._must_have_room(holder, account, family=family)
-        if family:
-            raise OSError(errno.EAGAIN, f"process {holder.pid} cannot be watched: it is not kept open")
-        fd = self._open(holder)
+        fd = self._open(holder, may_look=may_look)
         with self._lock:
             try:
                 if self._closing:
@@ -208,11 +208,11 @@ class LinuxProcesses:
         self.lookers.close()
         self._asked.close()
 
-    def _open(self, holder: Holder) -> int:
+    def _open(self, holder: Holder, *, may_look: bool) -> int:
         if holder.boot_id != self._boot_id:
             return GONE
         try:
-            fd = self._pin((holder.pid, holder.start_ticks), holder.uid)
+            fd = self._pin((holder.pid, holder.start_ticks), holder.uid, may_look=may_look)
             if fd != GONE and not may_keep(fd):
                 os.close(fd)
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -220,11 +220,15 @@ class LinuxProcesses:
             raise OSError(error.errno, f"process {holder.pid} cannot be watched: {error.strerror}") from error
         return fd
 
-    def _pin(self, target: Target, uid: int) -> int:
+    def _pin(self, target: Target, uid: int, *, may_look: bool) -> int:
         fd = _opened(target[0])
         if fd == GONE:
             return GONE
         try:
+            if _has_ended(fd):  # whichever process it is
+                return GONE
+            if not may_look:
+                raise OSError(errno.EAGAIN, "it was looked at too long ago, and is not open any more")
             if self._started(uid, [target[0]]) == [target[1]] and not _has_ended(fd):
                 pinned, fd = fd, GONE
                 return pinned

@@ -288,7 +288,7 @@ class Leases:
     def _begin(self, who: Principal, spec: Spec, key: str) -> _Lease:
         assert spec.holder is not None
         lease = _Lease(who.owner, spec.holder, spec.request.gpus, key)
-        self._watch(lease)
+        self._watch(lease, may_look=False)  # it was looked at, and nothing waits here
         self._of_owner[lease.owner] += 1
         if key:
             self._by_key[lease.owner, key] = lease
@@ -440,9 +440,9 @@ class Leases:
             lease.unwatch = None
             self._waiters -= 1
 
-    def _watch(self, lease: _Lease) -> None:
+    def _watch(self, lease: _Lease, *, may_look: bool) -> None:
         try:
-            lease.unwatch = self._processes.watch(lease.holder, lambda: self._gone(lease))
+            lease.unwatch = self._processes.watch(lease.holder, lambda: self._gone(lease), may_look=may_look)
             self._waiters += 1
         except OSError as error:
             raise Unavailable(error.strerror or str(error)) from error
@@ -471,7 +471,7 @@ class Leases:
             if self._closed or lease.grant is not None or lease.over is not None:
                 return
             try:
-                self._watch(lease)
+                self._watch(lease, may_look=True)
             except Unavailable as error:
                 log.warning("lease %s: %s; trying again", lease.run_id, error)
                 self._after(WATCH_AGAIN_S, lambda: self._watch_when_possible(lease))

@@ -206,10 +206,13 @@ class Processes(Protocol):
         `peer_shares_pids` and `peer_attempt` raise Unseen where that takes long, and are not for the event loop.
         `asker`: for whom such looks count. It may name any process."""
 
-    def watch(self, holder: Holder, on_end: Callable[[], None], *, family: bool = False) -> Callable[[], None]:
+    def watch(
+        self, holder: Holder, on_end: Callable[[], None], *, family: bool = False, may_look: bool = False
+    ) -> Callable[[], None]:
         """Call `on_end` once, from any thread, when the process is gone; at once if it is gone already. Returns how to
         stop watching. By pidfd: no polling. `family`: the process is a descendant of one with a lease. Raises an
-        OSError where the descriptors for such processes, or those of the account `holder.uid`, are used up."""
+        OSError where the descriptors for such processes, or those of the account `holder.uid`, are used up, and where
+        the process is neither watched nor was looked at just now; `may_look`: then it is looked at, which can wait."""
 
     def attempt_of(self, pid: int, asker: str) -> str | None:
         """The attempt that a process is part of; "" = it cannot be told of which, or it is gone; None = of none."""

@@ -246,7 +246,8 @@ class LeaseBackend:
         """Return whether its end will be told; there may be no descriptor for that."""
         watched = Holder(pid, start, lease.holder.boot_id, lease.holder.uid)
         try:
-            lease.undo.append(self._processes.watch(watched, lambda: self._gone(name), family=family))
+            told = self._processes.watch(watched, lambda: self._gone(name), family=family, may_look=not family)
+            lease.undo.append(told)
         except OSError as error:
             log.debug("%s is looked at now and then: %s", name, error)
             lease.unwatched = True
