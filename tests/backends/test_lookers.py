@@ -61,6 +61,16 @@ def test_a_looker_has_nothing_of_the_servers(looks: Lookers, monkeypatch: pytest
     assert looks.call(0, os.getenv, "ROTA_SECRET") is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+def test_the_proc_of_a_looker_is_its_own(looks: Lookers) -> None:
+    """So nobody else can hold the lock of a directory in it. What is mounted or removed elsewhere is so there, too."""
+    assert looks.call(0, os.stat, "/proc").st_dev != os.stat("/proc").st_dev
+    assert looks.call(0, os.stat, "/").st_dev == os.stat("/").st_dev
+    assert looks.call(0, procs.start_time, os.getpid()) == procs.start_time(os.getpid())
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        assert sum(line.split()[4] == "/proc" for line in file) == 1, "it is mounted nowhere else"
+
+
 def test_a_look_that_does_not_end_costs_its_party_alone(looks: Lookers, unkillable: Callable[[], None]) -> None:
     for _ in range(lookers.LEFT_OF_ONE):
         with pytest.raises(Unseen, match="for account 7 has not ended in time"):

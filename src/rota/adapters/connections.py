@@ -88,7 +88,8 @@ def peer_attempt(link: socket.socket, attempt_of: Callable[[int, int], str | Non
         return attempt_of(pid, uid)  # a kernel without it
     try:
         found = attempt_of(pid, uid)
-        return found if _pid_of(pidfd) == pid else inside.UNKNOWN
+        # Once it has ended its number may be another's.
+        return inside.UNKNOWN if procs.has_ended(pidfd) else found
     finally:
         os.close(pidfd)
 
@@ -96,9 +97,3 @@ def peer_attempt(link: socket.socket, attempt_of: Callable[[int, int], str | Non
 def _credentials(link: socket.socket) -> tuple[int, int]:
     pid, uid, _ = _CREDENTIALS.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid
-
-
-def _pid_of(pidfd: int) -> int:
-    """-1 once the process has ended and was waited for: from then on its number may be another's."""
-    with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
-        return int(file.read().partition(b"\nPid:")[2].split(maxsplit=1)[0])

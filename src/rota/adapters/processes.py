@@ -96,7 +96,7 @@ class LinuxProcesses:
             return None
         try:
             found = self._call(asker, sight.of, pid)
-            if found is None or _has_ended(fd):
+            if found is None or procs.has_ended(fd):
                 return None
             with self._lock:
                 if self._keep((pid, found.start), fd):
@@ -149,7 +149,7 @@ class LinuxProcesses:
             return set()
         with self._lock:
             known = {each: self._watches.get(each) for each in targets}
-            found = {each for each, watch in known.items() if watch is not None and not _has_ended(watch.fd)}
+            found = {each for each, watch in known.items() if watch is not None and not procs.has_ended(watch.fd)}
         rest = [each for each, watch in known.items() if watch is None]
         if rest:
             starts = self._started(holder.uid, [pid for pid, _ in rest])
@@ -165,7 +165,7 @@ class LinuxProcesses:
                 opened = [
                     (each, fd)
                     for (each, fd), start in zip(opened, starts, strict=True)
-                    if each[1] != start or _has_ended(fd) or not self._keep(each, fd)
+                    if each[1] != start or procs.has_ended(fd) or not self._keep(each, fd)
                 ]
         finally:
             for _, fd in opened:
@@ -225,11 +225,11 @@ class LinuxProcesses:
         if fd == GONE:
             return GONE
         try:
-            if _has_ended(fd):  # whichever process it is
+            if procs.has_ended(fd):  # whichever process it is
                 return GONE
             if not may_look:
                 raise OSError(errno.EAGAIN, "it was looked at too long ago, and is not open any more")
-            if self._started(uid, [target[0]]) == [target[1]] and not _has_ended(fd):
+            if self._started(uid, [target[0]]) == [target[1]] and not procs.has_ended(fd):
                 pinned, fd = fd, GONE
                 return pinned
             return GONE  # dead, and the number is a stranger's or a zombie's
@@ -382,12 +382,6 @@ def _opened(pid: int) -> int:
     except OSError as error:
         procs.must_be_known(error)
         return GONE
-
-
-def _has_ended(pidfd: int) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _close(fd: int) -> None:

@@ -1,13 +1,15 @@
 """Call functions that look at processes, for the server. Run as `python -I -S looker.py FD`.
 
 Whoever looks at a process of another account can be made to wait in the kernel by it, so that not even SIGKILL ends the
-wait. So the server has others look that have nothing else open (see lookers). Each request on the socket FD is a
-function and its arguments, each answer what it returned or the exception that it raised, pickled, after eight bytes of
-length; both ends are Rota's own.
+wait. So the server has others look that have nothing else open (see lookers). Where the server is root these have a
+/proc of their own as well, whose directories nobody else can lock. Each request on the socket FD is a function and its
+arguments, each answer what it returned or the exception that it raised, pickled, after eight bytes of length; both ends
+are Rota's own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import socket
@@ -18,6 +20,8 @@ from typing import Any
 if __name__ == "__main__":  # run by path
     sys.path[:0] = [os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 3))]
 
+CLONE_NEWNS = 0x20000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 19
 HEAD = 8
 MAX_FRAME = 64 << 20  # the processes of a lease, and twice their number
 
@@ -45,7 +49,17 @@ def _whole(read: Callable[[int], bytes], size: int) -> bytes:
     return bytes(parts)
 
 
+def mount_proc() -> bool:
+    """Mount a /proc that this process alone sees. False: it may not, as it is not root's, or in a container. Before
+    Linux 5.8 it is the same one."""
+    libc = ctypes.CDLL(None)
+    if libc.unshare(CLONE_NEWNS) != 0 or libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None) != 0:
+        return False  # a slave hears of mounts that are removed elsewhere, and tells of none
+    return bool(libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None) == 0)
+
+
 def main(fd: int) -> None:
+    mount_proc()
     with socket.socket(fileno=fd) as link:
         while True:
             try:

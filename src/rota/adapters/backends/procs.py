@@ -11,6 +11,7 @@ import _thread  # threading itself would be one more import in every shim
 import errno
 import fcntl
 import os
+import select
 import signal
 import sys
 import time
@@ -350,6 +351,12 @@ def pin(pid: int, serial: int) -> int:
         return pidfd
     os.close(pidfd)
     return -1
+
+
+def has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _serial(pid: int) -> int:
