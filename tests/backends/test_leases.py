@@ -24,10 +24,10 @@ import pytest
 from rota.adapters import accounts, processes
 from rota.adapters.backends import evict, heard, leases, procs, stuck
 from rota.adapters.backends.leases import LeaseBackend
-from rota.adapters.backends.lookers import SPARE
+from rota.adapters.backends.lookers import SPARE, Lookers
 from rota.adapters.processes import LinuxProcesses
 from rota.app.later import Later
-from rota.app.ports import Absent, Ended, LaunchOrder, Live, Started, StopOrder
+from rota.app.ports import Absent, Ended, LaunchOrder, Live, Started, StopOrder, Unseen
 from rota.core.descriptors import Shares
 from rota.core.run import Cause, Exit, Holder
 from tests.backends.contract import BackendContract, Kind, Reports, Rig
@@ -982,3 +982,78 @@ def test_hundreds_of_leases_cost_no_descriptor_once_they_are_over(rig, backend, 
         rig.end_of(reports, order)
     pipes = len(rig.people)
     rig.until(lambda: len(os.listdir("/proc/self/fd")) <= before + pipes + SPARE, "every watch is closed")
+
+
+@pytest.fixture
+def no_looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Once it is called no look ends, as where an account has left too many."""
+
+    def begin() -> None:
+        def unseen(*given: Any, **more: Any) -> Any:
+            raise Unseen("a look has not ended in time")
+
+        monkeypatch.setattr(Lookers, "call", unseen)
+
+    return begin
+
+
+def test_a_lease_ends_with_its_process_also_where_no_look_ends(rig, backend, reports, no_looks):
+    order = rig.order("last for ever")
+    backend.launch(order)
+    no_looks()
+    os.kill(order.holder.pid, signal.SIGKILL)
+    assert rig.end_of(reports, order).cause is Cause.RELEASED
+
+
+def test_the_lock_of_all_leases_waits_for_no_look(rig, backend, reports, monkeypatch):
+    """Of a lease that is known the watch tells, or the last count."""
+    orders = [rig.order("last for ever") for _ in range(2)]
+    backend.launch(*orders)
+    watch_at_most(monkeypatch, 0, 0)
+    hanging, let_go = threading.Event(), threading.Event()
+
+    def hang(self: Lookers, *given: Any, **more: Any) -> Any:
+        assert not backend._lock._is_owned(), "others wait for it"
+        hanging.set()
+        let_go.wait(60)
+        raise Unseen("a look has not ended in time")
+
+    monkeypatch.setattr(Lookers, "call", hang)
+    backend.stop(orders[0].attempt_id, StopOrder("cancelled", grace_s=1000.0))
+    assert hanging.wait(60)
+    try:
+        for order in orders:
+            assert backend.observe(order.attempt_id) == Live(order.holder.pid)
+        backend.stop(orders[1].attempt_id, StopOrder("released"))
+        assert isinstance(backend.observe(orders[1].attempt_id), Exit)
+    finally:
+        let_go.set()
+
+
+def test_a_program_gets_its_signal_once_though_the_signalling_does_not_end(rig, backend, reports, monkeypatch):
+    code = (
+        "import signal, time; n = [0]\n"
+        "def hear(*given): n[0] += 1; print(n[0], flush=True)\n"
+        "signal.signal(signal.SIGTERM, hear); print('ready', flush=True)\n"
+        "while True: time.sleep(1)\n"
+    )
+    holder = rig.person(sys.executable, "-c", code)
+    assert rig.says(holder) == b"ready\n"
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    real, told = Lookers.call, threading.Event()
+
+    def call(self: Lookers, party: int, look: Any, *args: Any, **more: Any) -> Any:
+        found = real(self, party, look, *args, **more)
+        if look is evict.signal_all and args[1] == signal.SIGTERM:
+            told.set()
+            raise Unseen("a look has not ended in time")
+        return found
+
+    monkeypatch.setattr(Lookers, "call", call)
+    monkeypatch.setattr(leases, "RETRY_S", 0.01)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=1.0))
+    assert told.wait(60)
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert rig.says(holder) == b"1\n"
+    assert rig.says(holder) == b"", "it was signalled once"

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,6 +74,7 @@ class _Lease:
     named: bool = False  # as well: what is left after SIGKILL
     crowded: bool = False  # as well: not all of the brood is on record
     failing: bool = False  # as well
+    gone: bool = False  # the holder has ended
 
 
 class LeaseBackend:
@@ -124,7 +126,7 @@ class LeaseBackend:
             if lease is None:
                 lease = _Lease(holder, procs.boottime())
                 self._write(name, lease)
-            if not self._alive(lease):
+            if not self._alive(name, lease):
                 return Ended(name, self._end(name, lease))
             self._watch(name, lease)
             return Started(name, holder.pid)
@@ -145,7 +147,7 @@ class LeaseBackend:
         if lease is None:
             never = Exit(Cause.NEVER_STARTED, message="stopped before it was given", ended_tick=procs.boottime())
             return self._record_end(name, never)
-        if order.cause == Cause.RELEASED or not self._alive(lease):
+        if order.cause == Cause.RELEASED or not self._alive(name, lease):
             return self._end(name, lease)
         had = (lease.cause, lease.kill_by)
         lease.kill_by = min(lease.kill_by, time.monotonic() + order.grace_s)  # a later order can only hasten it
@@ -170,7 +172,7 @@ class LeaseBackend:
             lease = self._known.get(name) or self._read(name)
             if lease is None:
                 return Absent()
-            if not self._alive(lease):
+            if not self._alive(name, lease):
                 return self._end(name, lease)
             if name not in self._known:
                 self._watch(name, lease)
@@ -228,11 +230,14 @@ class LeaseBackend:
 
     # -- with the lock held
 
-    def _alive(self, lease: _Lease) -> bool:
-        """Does the holder live, or, where it was told to stop, anything that was told so with it, by the last count?"""
+    def _alive(self, name: str, lease: _Lease) -> bool:
+        """Does the holder live, or, where it was told to stop, anything that was told so with it? Of a lease that is
+        known its watch tells, or the last count: nobody waits for a look here."""
         if lease.holder.boot_id != self._boot_id:
             return False
-        return self._processes.alive(lease.holder) or bool(lease.brood)
+        if name not in self._known:
+            lease.gone = not self._processes.alive(lease.holder)
+        return bool(lease.brood) or not lease.gone
 
     def _watch(self, name: str, lease: _Lease) -> None:
         self._known[name] = lease
@@ -246,8 +251,8 @@ class LeaseBackend:
         """Return whether its end will be told; there may be no descriptor for that."""
         watched = Holder(pid, start, lease.holder.boot_id, lease.holder.uid)
         try:
-            told = self._processes.watch(watched, lambda: self._gone(name), family=family, may_look=not family)
-            lease.undo.append(told)
+            on_end = partial(self._gone, name, None if family else lease)
+            lease.undo.append(self._processes.watch(watched, on_end, family=family, may_look=not family))
         except OSError as error:
             log.debug("%s is looked at now and then: %s", name, error)
             lease.unwatched = True
@@ -335,27 +340,29 @@ class LeaseBackend:
             looked_at = [each for each in targets if each not in unseen]  # the others have until the kill
             addressees = self._call(lease, evict.asked, lease.holder, looked_at, order.signal)
             lease.spared = frozenset(looked_at) - frozenset(addressees)
-            told = bool(targets) and self._call(lease, evict.signal_all, addressees, order.signal)
-            if not told and not lease.untouchable:
-                lease.untouchable = True
-                who = self._described(lease, lease.holder.pid)
-                log.warning("%s: %s is not ours to end; %s", name, who, _way_out(name))
-            with self._lock:
+            with self._lock:  # first: where signalling them does not end in time, some of them have it
                 lease.asked = (order.cause, order.signal)
                 if lease.order is order:  # else another came meanwhile, and is carried out next
                     lease.order = None
                 if self._known.get(name) is lease:
                     self._write(name, lease)
+            told = bool(targets) and self._call(lease, evict.signal_all, addressees, order.signal)
+            if not told and not lease.untouchable:
+                lease.untouchable = True
+                who = self._described(lease, lease.holder.pid)
+                log.warning("%s: %s is not ours to end; %s", name, who, _way_out(name))
 
-    def _gone(self, name: str) -> None:
-        """The holder has ended, or one of its descendants."""
+    def _gone(self, name: str, held: _Lease | None = None) -> None:
+        """A descendant of the holder has ended, or the holder of the lease `held`."""
         end = None
         with self._lock, self._or_again(name, self._gone):
+            if held is not None:
+                held.gone = True
             lease = self._known.get(name)
             if lease is not None and self._open:
                 if lease.brood:
                     self._put(name, self._count)
-                elif not self._alive(lease):
+                elif lease.gone:
                     end = self._end(name, lease)
         if end is not None:
             self._report(Ended(name, end))
@@ -375,8 +382,9 @@ class LeaseBackend:
                 if self._known.get(name) is not lease:
                     return
                 lease.brood = tuple(target for target in lease.brood if target not in gone)
+                lease.gone = (lease.holder.pid, lease.holder.start_ticks) not in left
                 lease.counting = False
-                if not self._alive(lease):
+                if not self._alive(name, lease):
                     end = self._end(name, lease)
                 else:
                     self._count_later(name, lease)
