@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import resource
@@ -402,3 +403,36 @@ def test_those_that_are_kept_open_are_bounded_and_go_with_their_process(processe
     until(lambda: len(processes._by_fd) == 2, "the oldest are closed")
     made[3].kill()
     until(lambda: len(processes._by_fd) == len(processes._idle) == 1, "and that of one that has ended")
+
+
+def test_what_cannot_be_kept_open_costs_the_others_nothing(processes, sleepers, monkeypatch):
+    """Descriptors that are in use stay open where the kernel watches no more of them."""
+    made = [sleepers.start() for _ in range(3)]
+    starts = [procs.start_time(process.pid) for process in made]
+    holder = Holder(made[0].pid, starts[0] or 0, procs.boot_id(), os.getuid())
+    targets = [(process.pid, start) for process, start in zip(made, starts, strict=True)]
+    begin, begun = processes._begin, list[int]()
+
+    def full(target: tuple[int, int], fd: int) -> None:
+        if len(begun) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        begun.append(fd)
+        begin(target, fd)
+
+    monkeypatch.setattr(processes, "_begin", full)
+    with pytest.raises(OSError, match="No space"):
+        processes.keep(targets, holder)
+    assert processes.living(targets, holder) == set(targets)
+    assert all(os.fstat(fd) for fd in begun)
+
+
+def test_of_one_that_has_ended_it_is_known_without_a_look(processes, sleepers, monkeypatch):
+    """So the end of a lease waits for nobody."""
+    process = sleepers.start()
+    holder = Holder(process.pid, procs.start_time(process.pid) or 0, procs.boot_id(), os.getuid())
+    monkeypatch.setattr(processes.lookers, "call", None)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not processes.alive(holder), "a zombie"
+    process.wait()
+    assert not processes.alive(holder)

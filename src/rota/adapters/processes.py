@@ -150,7 +150,7 @@ class LinuxProcesses:
         with self._lock:
             known = {each: self._watches.get(each) for each in targets}
             found = {each for each, watch in known.items() if watch is not None and not procs.has_ended(watch.fd)}
-        rest = [each for each, watch in known.items() if watch is None]
+        rest = [each for each, watch in known.items() if watch is None and not _is_gone(each[0])]
         if rest:
             starts = self._started(holder.uid, [pid for pid, _ in rest])
             found |= {each for each, start in zip(rest, starts, strict=True) if each[1] == start}
@@ -158,17 +158,15 @@ class LinuxProcesses:
 
     def keep(self, targets: Iterable[Target], holder: Holder) -> None:
         """Keep these processes of the holder's account open, as after a look at each."""
-        opened = [(each, fd) for each in targets if (fd := _opened(each[0])) != GONE]
+        opened = {each: fd for each in targets if (fd := _opened(each[0])) != GONE}
         try:
-            starts = self._started(holder.uid, [each[0] for each, _ in opened])
+            starts = self._started(holder.uid, [pid for pid, _ in opened])
             with self._lock:
-                opened = [
-                    (each, fd)
-                    for (each, fd), start in zip(opened, starts, strict=True)
-                    if each[1] != start or procs.has_ended(fd) or not self._keep(each, fd)
-                ]
+                for each, start in zip(list(opened), starts, strict=True):
+                    if each[1] == start and not procs.has_ended(opened[each]) and self._keep(each, opened[each]):
+                        del opened[each]
         finally:
-            for _, fd in opened:
+            for fd in opened.values():
                 os.close(fd)
 
     def watch(
@@ -320,11 +318,12 @@ class LinuxProcesses:
                     log.exception("after the end of a process")
             if self._closing:
                 break
-        for fd in (*self._by_fd, self._wake):
-            os.close(fd)
-        self._watches.clear()
-        self._by_fd.clear()
-        self._idle.clear()
+        with self._lock:  # who asks which of them live finds them closed, or not there
+            for fd in (*self._by_fd, self._wake):
+                os.close(fd)
+            self._watches.clear()
+            self._by_fd.clear()
+            self._idle.clear()
         self._epoll.close()
 
     def _gather(self, ready: list[int]) -> list[Callable[[], None]]:
@@ -382,6 +381,15 @@ def _opened(pid: int) -> int:
     except OSError as error:
         procs.must_be_known(error)
         return GONE
+
+
+def _is_gone(pid: int) -> bool:
+    """Tell by pidfd, without a look, that no process with this number runs any more."""
+    fd = _opened(pid)
+    try:
+        return fd == GONE or procs.has_ended(fd)
+    finally:
+        _close(fd)
 
 
 def _close(fd: int) -> None:

@@ -356,7 +356,7 @@ def pin(pid: int, serial: int) -> int:
 def has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
+    return any(event & select.POLLIN for _, event in poll.poll(0))
 
 
 def _serial(pid: int) -> int:
