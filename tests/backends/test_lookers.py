@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -72,10 +73,10 @@ def test_the_proc_of_a_looker_is_its_own(looks: Lookers) -> None:
 
 
 def test_a_look_that_does_not_end_costs_its_party_alone(looks: Lookers, unkillable: Callable[[], None]) -> None:
+    begun = threading.active_count()
     for _ in range(lookers.LEFT_OF_ONE):
         with pytest.raises(Unseen, match="for account 7 has not ended in time"):
             looks.call(7, time.sleep, FOREVER_S, within_s=SOON_S)
-    begun = threading.active_count()
     with pytest.raises(Unseen, match="4 of 4 looks that do not end are for account 7"):
         looks.call(7, procs.start_time, os.getpid())
     assert looks.call(8, procs.start_time, os.getpid()) is not None
@@ -103,22 +104,24 @@ def test_lookers_that_are_left_alone_are_bounded(
 
 
 def test_one_party_leaves_lookers_to_the_others(looks: Lookers) -> None:
-    threads = [threading.Thread(target=_ends_in, args=(looks, 7, 30.0), daemon=True) for _ in range(lookers.OF_ONE)]
+    threads = [threading.Thread(target=_waits, args=(looks, 7), daemon=True) for _ in range(lookers.OF_ONE)]
     for thread in threads:
         thread.start()
     wait_for(lambda: looks._busy[7] == lookers.OF_ONE, "its looks are under way")
     with pytest.raises(Unseen, match="too many looks at processes are under way for account 7"):
         looks.call(7, procs.start_time, os.getpid(), within_s=SOON_S)
     assert looks.call(8, procs.start_time, os.getpid()) is not None
-    looks.close()
+    for pid in procs.children(os.getpid()):
+        if b"looker.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
     for thread in threads:
         thread.join(60)
     assert not looks._busy
 
 
-def _ends_in(looks: Lookers, party: int, within_s: float) -> None:
+def _waits(looks: Lookers, party: int) -> None:
     with contextlib.suppress(Unseen):
-        looks.call(party, time.sleep, 2.0, within_s=within_s)
+        looks.call(party, time.sleep, FOREVER_S, within_s=60.0)
 
 
 def test_a_looker_that_was_killed_is_replaced(looks: Lookers) -> None:

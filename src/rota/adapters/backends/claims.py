@@ -196,6 +196,12 @@ def _account(directory: str, record: Mapping[str, Any] | None) -> int | None:
         return os.geteuid()
 
 
+def account_of(root: str, attempt_id: str) -> int | None:
+    """Return the user id that the attempt's processes have, where it is on record."""
+    uid = (records.read(f"{records.attempt_dir(root, attempt_id)}/pid") or {}).get("uid")
+    return uid if isinstance(uid, int) else None
+
+
 def exit_record(end: Exit) -> Mapping[str, Any]:
     return {
         "cause": str(end.cause),

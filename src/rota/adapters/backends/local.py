@@ -31,7 +31,18 @@ from rota.adapters.backends.purge import purge
 from rota.adapters.backends.watch import Watcher
 from rota.adapters.backends.zygote import MAX_FRAME
 from rota.adapters.processes import may_keep
-from rota.app.ports import Absent, Ended, LaunchOrder, Live, LogChunk, Observation, Report, Started, StopOrder
+from rota.app.ports import (
+    Absent,
+    Ended,
+    LaunchOrder,
+    Live,
+    LogChunk,
+    Observation,
+    Report,
+    Started,
+    StopOrder,
+    Unseen,
+)
 from rota.core.ids import is_attempt_id
 from rota.core.run import Cause, Exit
 
@@ -111,7 +122,7 @@ class LocalBackend:
         self._installation = ""
         self._pins: list[int] = []
         self._directories = Pins()
-        self._lookers = Lookers(left_of_one=1)
+        self._lookers = Lookers()
         self._looking: threading.Thread | None = None  # at supervisors
         self._awaits_claims = False  # a look at orders that nobody has claimed is due
         self._stalls = 0  # looks in a row that found a stopped launcher
@@ -195,8 +206,7 @@ class LocalBackend:
             sight = claims.look(self._root, name)
             # A job of the server's own account can stop its supervisor, even before that has recorded its pid.
             if isinstance(sight, claims.Held) and (shim := sight.shim or claims.claimant(directory)) is not None:
-                deaf = order.overdue and self._ask(name, supervisors.is_deaf, shim[0], sight.shim is not None)
-                self._tell(name, shim, deaf=deaf)
+                self._tell(name, shim, deaf=order.overdue and self._is_deaf(name, shim, sight.shim is not None))
         self._adopt(name)
 
     def observe(self, attempt_id: str) -> Observation:
@@ -316,9 +326,18 @@ class LocalBackend:
             watcher.post(lambda: watcher.later(CLAIMED_WITHIN_S, self._look_at_launches))
 
     def _ask(self, name: str, look: Callable[..., T], *args: Any, within_s: float = SHORT_S) -> T:
-        """Look at processes of an attempt, or at its supervisor: who else it is for is refused no look."""
-        party = f"attempt {name}" if name else "the launcher"
-        return self._lookers.call(party, look, *args, within_s=within_s)
+        """Look at processes of an attempt or at its supervisor, or at the launcher: name "". Raises Unseen where that
+        does not end in time. It counts for the account that the processes have."""
+        uid = claims.account_of(self._root, name) if name else None
+        party = "the launcher" if not name else f"attempt {name}" if uid is None else uid
+        return self._lookers.call(party, look, *args, within_s=within_s, place=name)
+
+    def _is_deaf(self, name: str, shim: tuple[int, int], has_begun: bool) -> bool:
+        try:
+            return self._ask(name, supervisors.is_deaf, shim[0], has_begun)
+        except Unseen as error:  # it may hear its stop all the same
+            log.warning("%s: whether its supervisor hears a stop is not known: %s", name, error.strerror)
+            return False
 
     def _wake(self, name: str, shim: tuple[int, int]) -> None:
         """Have a supervisor look for its stop, also one that was stopped itself."""
@@ -351,7 +370,10 @@ class LocalBackend:
 
     def _stopped_of_launcher(self) -> list[int]:
         launcher = self._launcher.pid
-        return [] if launcher is None else self._ask("", supervisors.stopped_of_launcher, launcher)
+        try:
+            return [] if launcher is None else self._ask("", supervisors.stopped_of_launcher, launcher)
+        except Unseen:  # it is looked at again in a while
+            return []
 
     def _buried(self, name: str, timeout_s: float) -> Exit | None:
         """See `claims.bury`."""
@@ -584,7 +606,11 @@ class LocalBackend:
 
     def _tell_again(self, name: str, shim: tuple[int, int]) -> None:
         """One whose end is overdue, and that was stopped again at once, does not get another round of the server."""
-        if name in self._known and self._ask(name, supervisors.is_stopped, shim):
+        try:
+            is_stopped = name in self._known and self._ask(name, supervisors.is_stopped, shim)
+        except Unseen:  # the next stop that is ordered looks again
+            return
+        if is_stopped:
             self._tell(name, shim, deaf=True)
 
     def _look_at_launches(self) -> None:

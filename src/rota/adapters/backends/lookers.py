@@ -28,13 +28,11 @@ from rota.app.ports import Unseen
 
 T = TypeVar("T")
 Party = int | str  # an account by its user id, or something else in words
+Place = int | str  # a process, or an attempt
 
 WITHIN_S = 2.0
-MOST, OF_ONE = 16, 2  # looks that are made at a time, of all and at one account's processes
-LEFT_OF_ONE, MOST_LEFT = (
-    4,
-    64,
-)  # lookers that are left alone; with that many there are no further looks at its processes
+MOST, OF_ONE = 16, 2  # looks at a time, of all and of one party
+MOST_LEFT, LEFT_OF_ONE = 64, 4  # lookers that are left alone; with so many no further look begins
 SPARE = 2  # lookers that are kept for the next looks
 SOON_S = 0.05
 KILLED_S = 1.0  # a stop waits for lookers that were killed; one that waits in the kernel may never end
@@ -85,7 +83,7 @@ class _Looker:
 
 class _Left(NamedTuple):
     party: Party
-    place: int
+    place: Place
     looker: _Looker
 
 
@@ -93,8 +91,7 @@ class Lookers:
     """For any thread. A party is what looks are kept apart by, so that those that do not end cost no other party its
     own: who asks for a look, else the account whose processes are looked at, or the attempt."""
 
-    def __init__(self, left_of_one: int = LEFT_OF_ONE) -> None:
-        self._left_of_one = left_of_one
+    def __init__(self) -> None:
         self._changed = threading.Condition()
         self._idle: list[_Looker] = []
         self._busy: Counter[Party] = Counter()  # looks under way
@@ -103,11 +100,11 @@ class Lookers:
         self._closed = False
 
     def call(
-        self, party: Party, function: Callable[..., T], *args: Any, within_s: float = WITHIN_S, place: int = 0
+        self, party: Party, function: Callable[..., T], *args: Any, within_s: float = WITHIN_S, place: Place = ""
     ) -> T:
         """Return what a function of a module returns that is called with these arguments in a looker. `place`: the
-        process that it looks at, if it is one; while a look at it does not end no other one begins. Raises Unseen where
-        there is no answer in time."""
+        process, or the attempt, that is looked at, if any; while a look at it does not end no other one begins there.
+        Raises Unseen where there is no answer in time."""
         give_up = time.monotonic() + within_s
         self._enter(party, place, give_up)
         try:
@@ -134,7 +131,7 @@ class Lookers:
             with suppress(subprocess.TimeoutExpired):
                 each.process.wait(max(0.0, give_up - time.monotonic()))
 
-    def _enter(self, party: Party, place: int, give_up: float) -> None:
+    def _enter(self, party: Party, place: Place, give_up: float) -> None:
         with self._changed:
             while self._busy[party] >= OF_ONE or self._busy.total() >= MOST:
                 if not self._changed.wait(give_up - time.monotonic()):
@@ -146,8 +143,8 @@ class Lookers:
             if not of_it:
                 self._told.discard(party)
             if place and any(each.place == place for each in self._left):
-                raise Unseen(f"a look at process {place} does not end")
-            if of_it >= self._left_of_one or len(self._left) >= MOST_LEFT:
+                raise Unseen(f"a look at {_described(place)} does not end")
+            if of_it >= LEFT_OF_ONE or len(self._left) >= MOST_LEFT:
                 raise Unseen(f"{of_it} of {len(self._left)} looks that do not end are for {_named(party)}")
             self._busy[party] += 1
 
@@ -159,7 +156,7 @@ class Lookers:
             self._changed.notify_all()
 
     def _ask(
-        self, party: Party, place: int, function: Callable[..., T], args: tuple[Any, ...], give_up: float
+        self, party: Party, place: Place, function: Callable[..., T], args: tuple[Any, ...], give_up: float
     ) -> tuple[bool, Any]:
         while True:
             with self._changed:
@@ -189,7 +186,7 @@ class Lookers:
             one.end()
             one.process.wait()
 
-    def _give_up(self, party: Party, place: int, one: _Looker) -> None:
+    def _give_up(self, party: Party, place: Place, one: _Looker) -> None:
         one.end()
         with suppress(subprocess.TimeoutExpired):  # most end at once: they were only slow
             one.process.wait(SOON_S)
@@ -209,3 +206,7 @@ class Lookers:
 
 def _named(party: Party) -> str:
     return f"account {party}" if isinstance(party, int) else party
+
+
+def _described(place: Place) -> str:
+    return f"process {place}" if isinstance(place, int) else f"attempt {place}"
