@@ -203,8 +203,8 @@ def test_the_kernel_keeps_little_of_what_nobody_reads(house: House) -> None:
                 client.connect(address)
                 client.setblocking(False)
                 await asyncio.get_running_loop().sock_sendall(client, asking("GET", "/openapi.json") * 40)
-                seen = [0]
-                while len(seen) < 10 or len(set(seen[-10:])) > 1:  # until it grows no more
+                seen = [0] * 10
+                while not seen[-1] or len(set(seen[-10:])) > 1:  # until it grows no more
                     await asyncio.sleep(0.05)
                     seen.append(unsent(address, client.getsockname()))
                 return max(seen)

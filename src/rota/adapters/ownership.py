@@ -31,7 +31,7 @@ OPEN = ("store-made", "house-id", "rota.sock")
 # .new. Other files are a person's: notes, a backup.
 USED = (
     *OWN, *OPEN, *(f"rota.db{suffix}" for suffix in COMPANIONS),
-    "admin.token", "checkpoints", "checkpoints-beside", "installation-id",
+    "admin.token", "checkpoints", "checkpoints-beside", "installation-id", "left-behind",
     "lock", "nudge", "rota.ballast", "session.key", "zygote.log",
 )  # fmt: skip
 ACL = "system.posix_acl_access"
