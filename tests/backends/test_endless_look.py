@@ -31,7 +31,7 @@ class Chain:
     def origin(self, pid: int) -> Any:
         parent = os.getpid() if pid == FIRST else pid - 1
         return SimpleNamespace(
-            start=1, parent=parent, group=pid, dead=False, forked=False, may_be_fork_of=lambda other: False
+            start=1, image=0, parent=parent, group=pid, dead=False, forked=False, may_be_fork_of=lambda other: False
         )
 
     def time(self) -> float:
@@ -89,7 +89,7 @@ def test_who_has_to_know_all_is_told_that_these_are_not_all(chain: Chain, monkey
 
 def test_a_process_that_was_not_looked_below_counts_as_a_launcher(chain: Chain) -> None:
     """A program that saves may be below it, which would end with it."""
-    asking = heard.Asking(signal.SIGTERM, [FIRST])
+    asking = heard.Asking(signal.SIGTERM, [FIRST], heard.Handlers())
     assert asking.waiting
     assert chain.told == set()
 

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -262,3 +263,63 @@ def test_a_script_does_not_go_on_for_long_after_its_program_was_ended(
     assert saves(where) == [f"main {STEP}"]
     assert "never" not in asked.log
     assert (asked.end.cause, asked.end.signal, asked.end.killed) == (WAYS[way], signal.SIGTERM, False)
+
+
+# What a handler does first so as not to be interrupted, and again to be ended by the next signal. It saves for longer
+# than a launcher is given to leave by itself.
+TAKES_OFF = TRAINS.replace(
+    "def save(number, frame):\n",
+    "def save(number, frame):\n"
+    "    for name in names:\n"
+    "        signal.signal(signal.Signals['SIG' + name], signal.{})\n"
+    "    if os.getpid() == main:\n"
+    "        print('saving', flush=True)\n"
+    "        time.sleep(2.0)\n",
+)
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+@pytest.mark.parametrize("disposition", ["SIG_IGN", "SIG_DFL"])
+@pytest.mark.parametrize("way", ["preempted", "preempted by TERM", "cancelled", "at its limit"])
+def test_a_handler_that_is_taken_off_while_it_saves_is_still_one(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, *, tmp_path: Path, way: str, disposition: str, loaders: int
+) -> None:
+    """The launchers above wait for it, and its loaders, which have the handler still, are not taken for programs."""
+    where = tmp_path / "state"
+    script = f'"{sys.executable}" -ISc "$0" "$@"; exit $?'
+    program = TAKES_OFF.replace("signal.{}", f"signal.{disposition}")
+    words = (str(where), "USR2,TERM", str(loaders))
+    end = Asked(rig, backend, reports, way, "sh", "-c", script, program, *words).end
+    assert saves(where) == [f"main {STEP}"]
+    assert (end.cause, end.killed) == (WAYS[way], False)
+
+
+@pytest.mark.parametrize("disposition", ["SIG_IGN", "SIG_DFL"])
+@pytest.mark.parametrize("asked_again", [True, False])
+def test_who_took_the_handler_off_at_a_warning_may_save_when_it_is_asked_again(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, *, tmp_path: Path, disposition: str, asked_again: bool
+) -> None:
+    """By a stop that lets it save it is not signalled; at the limit it is, as everything that is left."""
+    where = tmp_path / "state"
+    dies = not asked_again and disposition == "SIG_DFL"
+    program = TAKES_OFF.replace("signal.{}", f"signal.{disposition}").replace("2.0", "1000" if dies else "2.0")
+    limit_s = READY_S + (600.0 if asked_again else 1.0)
+    warned: dict[str, Any] = {"time_limit_s": limit_s, "warn_signal": signal.SIGTERM, "warn_s": limit_s - READY_S}
+    order = launched(rig, backend, (*PYTHON, program, str(where), "TERM", "2"), grace_s=600.0, **warned)
+    wait_for(lambda: "saving" in said(backend, order), "the warning", 60.0)
+    if asked_again:
+        backend.stop(order.attempt_id, STOPS["preempted by TERM"])
+    end = rig.end_of(reports, order)
+    assert saves(where) == ([] if dies else [f"main {STEP}"])
+    assert (end.code, end.killed) == (None if dies else 75, False)
+
+
+@pytest.mark.parametrize("way", ["preempted", "preempted by TERM", "cancelled", "at its limit"])
+def test_timeout_is_a_launcher(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, tmp_path: Path, way: str
+) -> None:
+    """It has a handler, and sends the signal to its whole group, loaders included."""
+    where = tmp_path / "state"
+    asked = Asked(rig, backend, reports, way, "timeout", "1000", *PYTHON, TRAINS, str(where), "USR2,TERM", "3")
+    assert saves(where) == [f"main {STEP}"]
+    assert (asked.end.cause, asked.end.code, asked.end.killed) == (WAYS[way], 75, False)

@@ -98,7 +98,7 @@ def test_what_a_deep_chain_of_processes_costs_grows_with_its_length_only(monkeyp
         assert chain.stdout is not None
         assert chain.stdout.read(1) == b"x"
         monkeypatch.setattr(procs, "_stat_text", look)
-        asked = heard.Asking(signal.SIGCONT, [chain.pid])
+        asked = heard.Asking(signal.SIGCONT, [chain.pid], heard.Handlers())
         asked._tell(heard.look(signal.SIGCONT, os.getpid()))
         assert len(looks) < 10 * DEEP
     finally:

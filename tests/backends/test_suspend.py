@@ -63,11 +63,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     acts: list[str] = []
 
-    def ask(signum: int, leaders: object, **more: object) -> Any:
+    def ask(signum: int, leaders: object, handlers: heard.Handlers, **more: object) -> Any:
         acts.append(f"asked by {heard.name(signum)}")
         return SimpleNamespace(heard=True, waiting=False, unheeded=lambda waited_s: f"killed after {waited_s} s")
 
-    def message(signum: int) -> bool:
+    def message(signum: int, handlers: heard.Handlers) -> bool:
         acts.append(f"warned by {heard.name(signum)}")
         return True
 

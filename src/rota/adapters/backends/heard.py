@@ -15,6 +15,11 @@ only when no program with one is left below it, because it would die at once, an
 Two things do not prove that a program has a handler. Bash with a trap on EXIT, and the runtime of Go, catch every
 signal: such a process counts only if nothing below it has a handler. And every Python and every waiting shell catches
 INT; so INT and QUIT, which a terminal sends to all as well, go to all programs with a handler, not to the topmost only.
+And `timeout` sends what it gets to its whole process group, forks included, so it counts as bash does.
+
+A program may take its handler off while it saves, so as not to be interrupted. Who had a handler at an earlier look
+counts as having it for as long as its program runs (see Handlers): else its forks would look like programs, and its
+launchers like idle ones.
 
 All below the calling process is the attempt's. Imported by shims: cheap standard modules only.
 """
@@ -40,24 +45,47 @@ LOOK_S = 2.0  # by time_awake
 TELL_S = LOOK_S + 1.0
 MAX_FOUND = 20_000  # processes; by default a run may have a few thousand
 LEAVE_S = 1.0  # a launcher whose programs have all ended has this long to leave by itself
+# Launchers with handlers of their own: for what they send to their process group, or for their own settings (xargs).
+PASS_ON = frozenset({b"timeout", b"xargs"})
+
+
+class Handlers:
+    """The handlers that the processes of an attempt have, or had at an earlier look."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int, int], int] = {}  # an exec leaves a process no handler
+
+    def add(self, pid: int, origin: procs.Origin, mask: int) -> int:
+        """Return these together with those that it had."""
+        key = (pid, origin.start, origin.image)
+        had = self._seen.get(key, 0)
+        if mask | had != had and (key in self._seen or len(self._seen) < MAX_FOUND):
+            self._seen[key] = mask | had
+        return mask | had
 
 
 class Process:
     """One process of a tree at one look, and what follows from its place in it."""
 
-    __slots__ = ("above", "catches", "gone", "kin", "listens", "origin", "over", "pid", "spared")
+    __slots__ = ("above", "catches", "gone", "kin", "listens", "origin", "over", "pid", "spared", "took_off")
 
-    def __init__(self, pid: int, origin: procs.Origin, above: Process | None, signum: int) -> None:
+    def __init__(
+        self, pid: int, origin: procs.Origin, above: Process | None, signum: int, handlers: Handlers | None
+    ) -> None:
         self.pid, self.origin, self.above = pid, origin, above
-        mask = 0 if origin.dead or signum == signal.SIGKILL else procs.caught(pid)
+        now = mask = 0
+        if not origin.dead and signum != signal.SIGKILL:
+            now = procs.caught(pid)
+            mask = now if handlers is None else handlers.add(pid, origin, now)
         self.catches = _has(mask, signum)
+        self.took_off = self.catches and not _has(now, signum)
         self.gone = self.kin = False  # its program's first process is gone; one of its program above it has a handler
         if origin.forked and (above is None or not origin.may_be_fork_of(above.origin)):
             self.gone = True
         elif origin.forked and above is not None:
             self.gone, self.kin = above.gone, above.kin or above.catches
         self.spared = origin.forked and self.catches and (self.gone or self.kin)
-        self.listens = not self.spared and _catches_on_purpose(mask, signum)
+        self.listens = not self.spared and _catches_on_purpose(mask, signum) and not _passes_on(pid)
         self.over = False  # something below it listens
 
     @property
@@ -77,13 +105,20 @@ def _catches_on_purpose(mask: int, signum: int) -> bool:
     return _has(mask, signum) and not all(_has(mask, number) for number in ANYTHING)
 
 
+def _passes_on(pid: int) -> bool:
+    seen = procs.name_and_parent(pid)
+    return seen is not None and seen[0] in PASS_ON
+
+
 def listening(signum: int, leaders: Iterable[int]) -> list[int]:
     """Return those of the tasks, children of the calling process that it has not reaped, that are to get this signal
     whatever is below them: each is a program, and nothing of the attempt is above it."""
     return [pid for pid in leaders if _catches_on_purpose(procs.caught(pid), signum)]
 
 
-def look(signum: int, top: int, *, stranger: bool = True, whole: bool = False) -> list[Process]:
+def look(
+    signum: int, top: int, *, stranger: bool = True, whole: bool = False, handlers: Handlers | None = None
+) -> list[Process]:
     """Every process below `top`, parents before children. Of a stranger, such as a shim, no process is a fork: it has
     only taken in those whose own parent has ended.
 
@@ -92,7 +127,7 @@ def look(signum: int, top: int, *, stranger: bool = True, whole: bool = False) -
     give_up = procs.time_awake() + LOOK_S
     found: list[Process] = []
     first = procs.origin(top)
-    head = None if stranger or first is None else Process(top, first, None, signum)
+    head = None if stranger or first is None else Process(top, first, None, signum, handlers)
     if head is not None:
         head.gone = head.spared = False  # whatever it is a fork of: it is the program here
     todo: list[tuple[int, Process | None]] = [(top, head)]
@@ -108,7 +143,7 @@ def look(signum: int, top: int, *, stranger: bool = True, whole: bool = False) -
             origin = procs.origin(child)
             # What has lost its parent since it was listed has one above that: the supervisor, or one found before.
             if origin is not None and (origin.parent in (pid, own) or not stranger or _lives(origin.parent, began)):
-                each = Process(child, origin, above, signum)
+                each = Process(child, origin, above, signum, handlers)
                 found.append(each)
                 began[child] = origin.start
                 if not origin.dead:
@@ -129,10 +164,11 @@ def _lives(pid: int, began: dict[int, int]) -> bool:
     return pid in began and procs.start_time(pid) == began[pid]
 
 
-def message(signum: int) -> bool:
+def message(signum: int, handlers: Handlers) -> bool:
     """Send a message. False: no process has a handler for it."""
     until = procs.time_awake() + TELL_S
-    told = [each.send(signum) for each in _until(until, _addressees(look(signum, os.getpid()), signum))]
+    addressees = _addressees(look(signum, os.getpid(), handlers=handlers), signum)
+    told = [each.took_off or each.send(signum) for each in _until(until, addressees)]
     return any(told)
 
 
@@ -150,8 +186,8 @@ class Asking:
 
     `heard`: a program has a handler for the signal. `waiting`: some launcher is left; call `again` now and then."""
 
-    def __init__(self, signum: int, leaders: Iterable[int], *, saves: bool = False) -> None:
-        self._signum, self._saves = signum, saves
+    def __init__(self, signum: int, leaders: Iterable[int], handlers: Handlers, *, saves: bool = False) -> None:
+        self._signum, self._handlers, self._saves = signum, handlers, saves
         self._told: set[tuple[int, int]] = set()
         self._since: dict[tuple[int, int], float] = {}  # untold, and nothing keeps it from being told
         self.waiting = False
@@ -161,7 +197,7 @@ class Asking:
         if signum not in POLITE:
             self._send_message(seen, leaders)
         elif saves and self.heard:  # first a message only: helpers must live as long as their program saves
-            self._tell(_addressees(seen, signum))
+            self._tell(_addressees(seen, signum), is_message=True)
             self.waiting = True
         else:
             self._tell([each for each in seen if not each.spared and not _waits(each)])
@@ -188,14 +224,15 @@ class Asking:
         return f"it ignored {name(self._signum)} and was killed after its grace of {waited_s:.3g} s"
 
     def _look(self) -> list[Process]:
-        seen = look(self._signum, os.getpid())
+        seen = look(self._signum, os.getpid(), handlers=self._handlers)
         self._caught = any(each.catches and not each.spared for each in seen)
         return seen
 
-    def _tell(self, addressees: Iterable[Process]) -> None:
+    def _tell(self, addressees: Iterable[Process], *, is_message: bool = False) -> None:
         for each in _until(self._until, addressees):
             self._told.add(each.key)
-            each.send(self._signum)
+            if not (is_message and each.took_off):  # it saves by now, and would die of another one
+                each.send(self._signum)
             each.send(signal.SIGCONT)  # a stopped process hears nothing
 
     def _send_message(self, seen: list[Process], leaders: Iterable[int]) -> None:
@@ -205,7 +242,8 @@ class Asking:
             groups = frozenset(leaders)  # not reaped yet, so the number of its group is still its own
             addressees = [each for each in seen if not each.spared and groups & {each.pid, each.origin.group}]
         for each in _until(self._until, addressees):
-            each.send(self._signum)
+            if not each.took_off:
+                each.send(self._signum)
 
 
 def _until(end: float, addressees: Iterable[Process]) -> Iterator[Process]:

@@ -110,6 +110,7 @@ class Shim:
         self.cause = ""  # why it is being ended, when it is
         self.ending = (0, 0.0, 0.0)  # by which signal, since when, and with how much grace
         self.saves = False  # it is asked to save, rather than to end
+        self.handlers = heard.Handlers()
         self.asking: heard.Asking | None = None
         self.told_unseen: bool | None = None  # where it was asked without a look: whether any of it was told
         self.looks = aside.Looks()
@@ -438,12 +439,9 @@ class Shim:
         if now >= kill_at:
             self.unheeded = self.unheeded or self._unheeded()
             self.kill_at, self.ask_at = self._kill_all(), FAR
-        elif now >= self.ask_at:
+        elif now >= self.ask_at and self.asking is not None:
             self.ask_at = FAR
-            if self.asking is None:
-                self._ask()
-            else:
-                self._ask_again(self.asking, now)
+            self._ask_again(self.asking, now)
 
     def _ask_again(self, asking: heard.Asking, now: float) -> None:
         def ask() -> bool:
@@ -464,7 +462,7 @@ class Shim:
 
         def warn() -> bool:
             listening.extend(heard.listening(signum, leaders))
-            return heard.message(signum)
+            return heard.message(signum, self.handlers)
 
         try:
             told = self._look(warn, "warn it")
@@ -528,15 +526,13 @@ class Shim:
 
         def ask() -> heard.Asking:
             listening.extend(heard.listening(signum, leaders))
-            return heard.Asking(signum, leaders, saves=saves)
+            return heard.Asking(signum, leaders, self.handlers, saves=saves)
 
         try:
             asking: heard.Asking | None = self._look(ask, f"send it {heard.name(signum)}")
         except Exception as error:  # noqa: BLE001 - what is looked at is as the job makes it: its end is due all the same
             self._note_failed(f"send it {heard.name(signum)}", error)
-            no_thread = isinstance(error, OSError) and error.errno == errno.EAGAIN  # it has all that it may have
-            self.ask_at = now + ASK_AGAIN_S if no_thread else FAR
-            return no_thread
+            return False
         if asking is None:
             is_program = self._others() <= set(self.tasks)  # nothing else is there that it could be a launcher of
             self.told_unseen = self._signal_leaders(signum, leaders if is_program else listening)
@@ -717,8 +713,6 @@ class Shim:
             found: list[int] | None = self._look(look, "look for what has left its tree")
         except OSError as error:
             self._note_failed("look for what has left its tree", error)
-            if error.errno == errno.EAGAIN:  # no thread: what is left of it has all that it may have
-                return True
             found = []
         if found is None:
             return True  # nobody knows
