@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +11,8 @@ import pytest
 from rota.adapters.backends import confine
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.shim import Shim
-from rota.app.ports import StopOrder
-from tests.backends.contract import Reports, is_over
-from tests.backends.helpers import LocalRig, wait_for
+from tests.backends.contract import Reports
+from tests.backends.helpers import LocalRig, opened
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +55,5 @@ def reports() -> Reports:
 
 @pytest.fixture
 def backend(rig: LocalRig, reports: Reports) -> Iterator[LocalBackend]:
-    backend = rig.backend()
-    backend.open(reports)
-    yield backend
-    for stray in backend.strays():
-        backend.stop(stray, StopOrder("cancelled", 9, 0.0))
-        wait_for(partial(is_over, backend, stray), f"clean-up of {stray}")
-    backend.close()
+    with opened(rig, reports) as backend:
+        yield backend

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ import pytest
 from rota.adapters.backends import procs
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.lookers import Lookers
-from tests.backends.contract import Kind, Rig
+from rota.app.ports import StopOrder
+from tests.backends.contract import Kind, Reports, Rig, is_over
 
 DEADLINE_S = 60.0  # the machine may be slow, and may have much else to do
 COMMANDS: dict[Kind, tuple[str, ...]] = {
@@ -62,6 +66,20 @@ class LocalRig(Rig):
 
     def path(self, attempt_id: str, name: str) -> Path:
         return self.root / "backend" / "attempts" / attempt_id / name
+
+
+@contextmanager
+def opened(rig: LocalRig, reports: Reports) -> Iterator[LocalBackend]:
+    """Open the rig's backend; nothing of it is left after."""
+    backend = rig.backend()
+    backend.open(reports)
+    try:
+        yield backend
+    finally:
+        for stray in backend.strays():
+            backend.stop(stray, StopOrder("cancelled", signal.SIGKILL, 0.0))
+            wait_for(partial(is_over, backend, stray), f"clean-up of {stray}")
+        backend.close()
 
 
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:

@@ -19,7 +19,7 @@ from rota.app.later import Later
 from rota.app.ports import LaunchOrder, Live, StopOrder
 from rota.core.run import Cause
 from tests.backends.contract import Reports
-from tests.backends.helpers import LocalRig, command_lines, descendants, wait_for
+from tests.backends.helpers import LocalRig, command_lines, descendants, opened, patched_launcher, wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a pid namespace")
 
@@ -208,6 +208,26 @@ def test_what_a_run_leaves_in_the_pid_namespace_of_another_ends_with_it(
     assert end.ok, backend.read_log(order.attempt_id, 0, 1000).content
     assert all(procs.start_time(pid) for pid in family), "they are another run's"
     assert reports.exit(other.attempt_id) is None
+
+
+# As on a machine without a usable group of cgroup v2.
+V1_ALONE = """
+from rota.adapters.backends import confine
+confine._probe_unified = lambda mount, home, name: ("", {})
+"""
+
+
+def test_the_same_with_cgroup_v1_alone(tmp_path: Path, reports: Reports) -> None:
+    """An open list of the processes of such a group is an old one for a second, here from the run before."""
+    rig = LocalRig(tmp_path, cgroups=True, zygote_prefix=patched_launcher(V1_ALONE))
+    with opened(rig, reports) as backend:
+        _, family = nested(rig, backend, reports, 1)
+        text = f"given away by {rig.root}"
+        for argv in (("true",), (sys.executable, "-ISc", GIVES_AWAY, str(family[-1]), "False", text)) * 2:
+            order = rig.order("succeed", argv=argv)
+            backend.launch(order)
+            assert rig.end_of(reports, order).ok, backend.read_log(order.attempt_id, 0, 1000).content
+            assert command_lines(text) == []
 
 
 @pytest.mark.parametrize("rig", [True], ids=["cgroups"], indirect=True)  # without them nothing counts processes

@@ -86,10 +86,16 @@ class Looks:
 
     def look(self, act: Callable[[], Any], is_awaited: Callable[[], bool]) -> Any:
         """Return what this returns, which is not None, or raise what it raises. None: it did not end for as long as it
-        was awaited, or MOST_LEFT have not ended yet. OSError: there was no thread for it."""
+        was awaited, or MOST_LEFT have not ended yet. Where there is no thread to be had, the caller itself looks: a run
+        that has all the processes it may have is asked and killed all the same."""
         if self.left() >= MOST_LEFT:
             return None
-        aside = Aside(act)
+        try:
+            aside = Aside(act)
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            return act()
         while not aside.is_over(SLICE_S):
             if not is_awaited():
                 self._left.append(aside)

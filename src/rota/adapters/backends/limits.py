@@ -176,7 +176,8 @@ class WorkerGroups:
         self._weight = 1
         self.oom: OomWatch | None = None  # once entered
         self.blow: confine.Blow | None = None
-        self.roll: confine.Roll | None = None  # of a group that holds all processes of the attempt, and us
+        # Of v2: an open file of v1 tells for a second, and for as long as it is read more often, what it told before.
+        self.roll: confine.Roll | None = None
 
     def names(self) -> list[str]:
         """What `confine.discard` removes when the worker is dead, besides the unified group."""
@@ -212,10 +213,9 @@ class WorkerGroups:
             if bounds.memory_for_one:
                 bound_memory(group, bounds.memory_for_one, unified=unified)
             self.oom = OomWatch(group, unified=unified)
-        if self.any_group:
-            self.roll = confine.Roll(self.any_group)
-            if self.unified:
-                self.roll.add(self.leaf)
+        if self.unified:
+            self.roll = confine.Roll(self.unified)
+            self.roll.add(self.leaf)
 
     @property
     def any_group(self) -> str:
