@@ -12,6 +12,12 @@ from tests.cli.lab import Lab
 from tests.cli.rota import Shell
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command says what of the checkout it is called in is not kept, and this one may have anything lie about."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     made = Shell(tmp_path)
