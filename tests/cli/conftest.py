@@ -13,9 +13,9 @@ from tests.cli.rota import Shell
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command says what of the checkout it is called in is not kept, and this one may have anything lie about."""
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
 
 
 @pytest.fixture

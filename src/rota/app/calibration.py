@@ -76,6 +76,8 @@ class Calibrator:
         self._noted_at: dict[str, float] = {}  # person -> when
         self._people: set[str] = set()  # who has predictions that were scored; together with the next
         self._corrections: dict[str, Correction] = {}  # "" = of all who have none
+        self._ended_lock = Lock()  # one reader of runs at a time: a run may take megabytes
+        self._ended: dict[str, tuple[Ran, ...]] = {}  # of the newest runs that ended well, which change no more
 
     def tell(self, run: Run, at: float, odds: Odds, *, eta: float | None = None, by_room: bool = True) -> Odds:
         """The odds as they are to be told, corrected by how the last ones did; and a note of them. `eta`: when it
@@ -109,10 +111,22 @@ class Calibrator:
 
     def figures(self) -> Calibration:
         self.settle()
-        ended = self._store.runs(RunFilter(states=frozenset({RunState.SUCCEEDED}), limit=RUNS))
-        runs: list[Ran] = [one for run in ended for one in ran(run)]
+        runs = self._newest_ended()
         with self._lock:
             return Calibration(sheet(list(_scored(self._read()))), run_sheet(runs), len(self._waiting))
+
+    def _newest_ended(self) -> list[Ran]:
+        """Read each run once, and one after the other: a thousand of them may take hundreds of megabytes."""
+        with self._ended_lock:
+            ids = self._store.run_ids(RunFilter(states=frozenset({RunState.SUCCEEDED}), limit=RUNS))
+            known, self._ended = self._ended, {}
+            for run_id in ids:
+                found = known.get(run_id)
+                if found is None:
+                    run = self._store.run(run_id)
+                    found = () if run is None else tuple(ran(run))
+                self._ended[run_id] = found
+            return [one for found in self._ended.values() for one in found]
 
     def _correction(self, user: str) -> Correction:
         if not self._corrections:

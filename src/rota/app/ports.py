@@ -397,6 +397,9 @@ class Store(Protocol):
         """Return these runs, and whether there are more. They are fewer than the limit where their texts take more than
         `most_bytes`, but at least one."""
 
+    def run_ids(self, which: RunFilter) -> Sequence[str]:
+        """Return the ids of these runs, without reading the runs."""
+
     def attempts(self, run_id: str) -> Sequence[PastAttempt]: ...
 
     def key(self, principal: str, key: str) -> KeyRecord | None: ...

@@ -130,7 +130,7 @@ class Counter:
         if until is None:
             return
         try:
-            newest = self._store.runs(RunFilter(limit=SEEDED_FROM))
+            newest, _ = self._store.runs_page(RunFilter(limit=SEEDED_FROM))
             steps = [until - n * STEP_S for n in range(HOUR_STEPS)]
             ended = [(at, self._store.totals(at - STEP_S, at)) for at in steps]
         except StoreError:  # at the next question

@@ -235,6 +235,11 @@ class SqlStore:
                 found += reader.read_many(some)
         return found, False
 
+    def run_ids(self, which: RunFilter) -> Sequence[str]:
+        query = _runs(which).with_only_columns(s.runs.c.id).limit(_bounded(which.limit))
+        with self._read() as connection:
+            return list(connection.execute(query).scalars())
+
     def attempts(self, run_id: str) -> Sequence[PastAttempt]:
         a = s.attempts.c
         query = (

@@ -169,7 +169,7 @@ def _reader(house: House, scope: Mapping[str, Any]) -> Principal:
 def _jobs(house: House, who: Principal) -> Response:
     view = house.service.view()
     flat = Flat(view.nodes.values())
-    ended = house.service.runs(RunFilter(states=ENDED, limit=ENDED_SHOWN))
+    ended, _ = house.service.runs_page(RunFilter(states=ENDED, limit=ENDED_SHOWN))
     runs: list[Run] = [*view.active(), *view.queue(), *(run for run in ended if run.id not in view.runs)]
     shown = (run for run in runs if house.may_see(who, run))
     return listed(array_of(dumps(lease(flat, run, own=house.may_see_secrets(who, run))) for run in shown))
