@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -113,6 +114,28 @@ def test_run_times_are_held_against_what_was_expected(house: House) -> None:
     house.wait_all([house.submit("true", estimate_s=60.0) for _ in range(3)])
     every, estimated = house.rota.calibration().runtimes
     assert (every.count, estimated.source, estimated.within) == (3, "estimate", 1.0)
+
+
+def test_large_runs_are_looked_at_one_by_one_and_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.wait_all([house.submit("true " + "x" * 100_000) for _ in range(20)])
+    tracemalloc.start()
+    try:
+        assert house.rota.calibration().runtimes[0].count == 20
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_500_000, "all of them together take several times 2 MB"
+    house.wait(house.submit("true"))
+    read: list[str] = []
+    whole = house.store.run
+
+    def read_one(run_id: str) -> Run | None:
+        read.append(run_id)
+        return whole(run_id)
+
+    monkeypatch.setattr(house.store, "run", read_one)
+    assert house.rota.calibration().runtimes[0].count == 21
+    assert len(read) == 1, "what ended before is known"
 
 
 def test_a_limit_is_suggested_once_the_command_has_shown_itself(house: House) -> None:

@@ -258,6 +258,15 @@ def test_a_page_of_runs_ends_by_number_or_by_bytes(store: SqlStore) -> None:
     assert (page, more) == (store.runs(RunFilter(limit=3)), True)
 
 
+def test_ids_are_those_of_the_runs(store: SqlStore) -> None:
+    house = House(store)
+    for n in range(5):
+        house.submit("ann" if n % 2 else "bob")
+    house.commit()
+    for which in (RunFilter(), RunFilter(user="bob"), RunFilter(before=4, limit=2), RunFilter(states=ENDED)):
+        assert store.run_ids(which) == [run.id for run in store.runs(which)]
+
+
 def test_environments_count_once_for_a_page_of_runs(store: SqlStore) -> None:
     house = House(store)
     shared = {"NAME": "x" * 10_000}
