@@ -135,6 +135,34 @@ def test_what_was_read_while_a_run_changed_its_sweep_is_not_kept(runs: Runs, kno
     assert known.states("s") == {}
 
 
+def test_a_run_read_in_two_sweeps_since_its_move_was_not_heard_yet_costs_nobody_news(runs: Runs, known: Groups) -> None:
+    runs.of = {"a": {"x": QUEUED, "a1": QUEUED}, "b": {"b1": QUEUED}, "others": {"o1": QUEUED}}
+    known.states("a"), known.states("others")
+    runs.of["a"], runs.of["b"] = {"a1": QUEUED}, {"x": QUEUED, "b1": QUEUED}
+    assert known.states("b") == {"x": QUEUED, "b1": QUEUED}
+    runs.tell(1, [moved("x", "b")])
+    runs.of["b"] = {"b1": QUEUED}
+    runs.tell(2, [moved("x", "elsewhere")])
+    runs.tell(3, [ended("a1"), ended("b1"), ended("o1")])
+    pages = runs.pages
+    assert known.states("others") == {"o1": CANCELLED}
+    assert runs.pages == pages, "it is still kept"
+    assert (known.states("a"), known.states("b")) == ({"a1": QUEUED}, {"b1": QUEUED}), "these are read again"
+    assert runs.pages == pages + 2
+
+
+def test_a_run_whose_move_was_read_before_its_submit_was_heard_costs_nobody_news(runs: Runs, known: Groups) -> None:
+    runs.of = {"b": {"x": QUEUED}, "others": {"o1": QUEUED}}
+    known.states("a"), known.states("b"), known.states("others")
+    runs.tell(1, [submitted("x", "a"), moved("x", "b"), ended("o1")])
+    runs.tell(2, [ended("x")])
+    pages = runs.pages
+    assert known.states("others") == {"o1": CANCELLED}
+    assert runs.pages == pages
+    runs.of = {"b": {"x": CANCELLED}}
+    assert (known.states("a"), known.states("b")) == ({}, {"x": CANCELLED})
+
+
 def test_a_read_that_fails_leaves_nothing_behind(runs: Runs, known: Groups) -> None:
     def fail() -> None:
         raise OSError("the store does not answer")

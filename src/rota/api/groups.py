@@ -75,6 +75,12 @@ class Groups:
 
     def _keep(self, name: str, states: dict[str, RunState]) -> None:
         self._drop(name)  # two may have read it at once
+        # A commit can be read before it is heard. A run that has moved meanwhile was read in both of its sweeps.
+        others = {other for run_id in states if (other := self._group_of.get(run_id)) is not None}
+        if others:
+            for other in others:
+                self._drop(other)
+            return
         self._groups[name] = states
         self._group_of.update(dict.fromkeys(states, name))
         while len(self._groups) > MOST_GROUPS or (len(self._group_of) > MOST_RUNS and len(self._groups) > 1):
@@ -82,7 +88,8 @@ class Groups:
 
     def _drop(self, name: str) -> None:
         for run_id in self._groups.pop(name, ()):
-            del self._group_of[run_id]
+            if self._group_of.get(run_id) == name:
+                del self._group_of[run_id]
 
     def _hear(self, first: int, events: Sequence[e.Event]) -> None:
         """Take in a batch, on the writer's thread. It is sorted out before the lock is taken: readers wait for that."""
