@@ -17,9 +17,10 @@ from rota.adapters.clock import SystemClock
 from rota.app import settle
 from rota.app.commands import Cancel, Pause, Release, Resume, Submit
 from rota.app.errors import CannotStart
+from rota.app.ports import Unseen
 from rota.config import Settings
 from rota.core import events as e
-from rota.core.run import Cause, RunState, Spec
+from rota.core.run import Cause, Exit, RunState, Spec
 from rota.main import open_rota
 from tests.app.house import ANN, ROOT, House, alive, locked, until, with_policy
 
@@ -116,6 +117,34 @@ def test_one_that_cannot_be_looked_at_keeps_no_other_from_being_found(house, cap
         said = [one.getMessage() for one in caplog.records if "cannot be looked at" in one.getMessage()]
         assert len(said) == 1 and hidden in said[0], "once, not at every look: a shortage may last, and be of the disk"
     assert house.wait(hidden).past[-1].exit.code == 7
+
+
+@pytest.mark.parametrize("act", ["observe", "stop"])
+def test_one_left_over_that_cannot_be_looked_at_keeps_no_other_from_being_ended(house, caplog, act):
+    """Nor the server from starting: its run is over, and its processes make whoever looks wait."""
+    runs = [house.run(house.in_state(house.submit("sleep 100000"), RunState.RUNNING)) for _ in range(2)]
+    pids = {run.attempt.id: run.attempt.pid for run in runs}
+    real = getattr(LocalBackend, act)
+    for run in runs:
+        lost = Exit(Cause.LOST, message="nobody could look at it")
+        house.loop.call(lambda desk, run=run, end=lost: settle.settle_by_force(desk, run, run.attempt, end)).result(60)
+    house.close()
+    hidden, seen = sorted(pids)
+
+    def blind(backend, attempt_id, *given):
+        if attempt_id == hidden:
+            raise Unseen("a look does not end")
+        return real(backend, attempt_id, *given)
+
+    with patch.object(LocalBackend, act, blind):
+        house.open()
+        until(lambda: not alive(pids[seen]), "the other one has ended")
+        for _ in range(3):
+            house.loop.call(lambda desk: house.loop.reconcile_by(0.0)).result(60)
+        assert alive(pids[hidden])
+        said = [one.getMessage() for one in caplog.records if "cannot be looked at" in one.getMessage()]
+        assert len(said) == 1 and hidden in said[0]
+    until(lambda: not alive(pids[hidden]), "it is ended as soon as it can be looked at")
 
 
 def test_a_supervisor_that_died_meanwhile_is_lost_and_tried_again(house):

@@ -107,7 +107,9 @@ class Loop:
         self._begun = (0.0, 0.0)  # the house's time and the tick at the start
         self.clock_warning = ""  # that the last record was in the future at the start
         self.rounds = 0  # of the periodic reconcile
-        self.unseen: set[str] = set()  # runs that could not be looked at, and of which that was said
+        # Runs, and attempts that no run remembers, that could not be looked at, and of which that was said.
+        self.unseen: set[str] = set()
+        self.unseen_strays: set[str] = set()
         self.strays: set[str] = set()  # attempts that are over by the records and live, and of which that was said
         self.past_limit: dict[str, float] = {}  # attempts seen past their limit, and since when by the awake clock
         self.passes = 0  # how often it was decided

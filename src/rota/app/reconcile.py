@@ -59,7 +59,7 @@ def everything(loop: Loop) -> None:
     """All live attempts and all strays: before the loop begins, and after trouble."""
     desk = _desk(loop)
     for run in _active(loop):
-        with _despite(loop, run):
+        with _despite(loop.unseen, run.id):
             _look(loop, desk, run)
             loop.unseen.discard(run.id)
     _stop_overruns(loop, desk)
@@ -80,7 +80,7 @@ def now_and_then(loop: Loop, desk: Desk) -> None:
     loop.rounds += 1
     until = loop.clock.tick() + ROUND_S
     for run in live[start : start + LOOKED_AT]:
-        with _despite(loop, run):
+        with _despite(loop.unseen, run.id):
             _look(loop, desk, run)
             loop.unseen.discard(run.id)
         if loop.clock.tick() > until:
@@ -101,7 +101,7 @@ def _stop_overruns(loop: Loop, desk: Desk) -> None:
             since = loop.past_limit[run.attempt.id] = before.get(run.attempt.id, awake)
             past_s = awake - since
         if overrun.has_outlived_limit(run, past_s):
-            with _despite(loop, run):
+            with _despite(loop.unseen, run.id):
                 if _is_live(loop, run):
                     desk.write(overrun.request(desk.state.policy, run, desk.now))
             continue
@@ -127,7 +127,7 @@ def act_again(loop: Loop) -> None:
     for run in _active(loop):
         attempt = run.attempt
         assert attempt is not None
-        with _despite(loop, run):
+        with _despite(loop.unseen, run.id):
             if attempt.stop is not None:
                 overdue = has_outlived_kill(loop.state.policy, run, loop.now())
                 dispatch.stop(loop.backend, run, overdue=overdue)
@@ -137,15 +137,15 @@ def act_again(loop: Loop) -> None:
 
 
 @contextmanager
-def _despite(loop: Loop, run: Run) -> Iterator[None]:
+def _despite(said: set[str], name: str) -> Iterator[None]:
     """One attempt that cannot be looked at, as for want of a descriptor, keeps no other from being settled. Nothing is
     known of it then: it stays as it is recorded, and is looked at again in a later round. That is said once."""
     try:
         yield
     except OSError as error:
-        if run.id not in loop.unseen:
-            loop.unseen.add(run.id)
-            log.error("run %s cannot be looked at now: %s", run.id, error)
+        if name not in said:
+            said.add(name)
+            log.error("run %s cannot be looked at now: %s", name, error)
 
 
 def _may_launch(run: Run) -> bool:
@@ -179,7 +179,9 @@ def _strangers(loop: Loop, desk: Desk) -> None:
         run_id = run_of(attempt_id)
         if run_id in desk.state.runs or loop.store.run(run_id) is not None:
             continue
-        if isinstance(loop.backend.observe(attempt_id), Live):
+        with _despite(loop.unseen_strays, attempt_id):
+            if not isinstance(loop.backend.observe(attempt_id), Live):
+                continue
             why = f"attempt {attempt_id} runs here, but the store knows no such run: end it, or put the store right"
             log.error("scheduling is paused: %s", why)
             desk.write(e.SchedulingPaused(at=desk.now, why=why))
@@ -188,15 +190,18 @@ def _strangers(loop: Loop, desk: Desk) -> None:
 
 def _strays(loop: Loop) -> None:
     """Attempts the backend carries that nobody remembers as live: end them, or forget their records."""
-    for attempt_id in loop.backend.strays():
+    strays = loop.backend.strays()
+    loop.unseen_strays.intersection_update(strays)
+    for attempt_id in strays:
         run = loop.state.runs.get(run_of(attempt_id))
         if run is not None and run.attempt is not None and run.attempt.id == attempt_id:
             continue
-        if not isinstance(loop.backend.observe(attempt_id), Live):
-            loop.strays.discard(attempt_id)
-            loop.backend.forget(attempt_id)
-        elif (known := loop.store.run(run_of(attempt_id))) is not None:  # else see _strangers
-            _end_stray(loop, attempt_id, known)
+        with _despite(loop.unseen_strays, attempt_id):
+            if not isinstance(loop.backend.observe(attempt_id), Live):
+                loop.strays.discard(attempt_id)
+                loop.backend.forget(attempt_id)
+            elif (known := loop.store.run(run_of(attempt_id))) is not None:  # else see _strangers
+                _end_stray(loop, attempt_id, known)
 
 
 def _end_stray(loop: Loop, attempt_id: str, run: Run) -> None:
