@@ -1030,6 +1030,37 @@ def test_the_lock_of_all_leases_waits_for_no_look(rig, backend, reports, monkeyp
         let_go.set()
 
 
+def test_a_program_gets_its_signal_though_the_first_signalling_did_not_begin(rig, backend, reports, monkeypatch):
+    code = (
+        "import signal, time; n = [0]\n"
+        "def hear(*given): n[0] += 1; print(n[0], flush=True)\n"
+        "signal.signal(signal.SIGTERM, hear); print('ready', flush=True)\n"
+        "while True: time.sleep(1)\n"
+    )
+    holder = rig.person(sys.executable, "-c", code)
+    assert rig.says(holder) == b"ready\n"
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+    real, refused = Lookers.call, []
+
+    def call(self: Lookers, party: int, look: Any, *args: Any, **more: Any) -> Any:
+        if look is evict.signal_all and args[1] == signal.SIGTERM and len(refused) < 2:
+            refused.append(look)
+            # too many looks are under way, or there is no process to be had for one
+            raise Unseen("busy") if len(refused) == 1 else BlockingIOError(errno.EAGAIN, "no process")
+        return real(self, party, look, *args, **more)
+
+    monkeypatch.setattr(Lookers, "call", call)
+    monkeypatch.setattr(leases, "RETRY_S", 0.01)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=60.0))
+    assert rig.says(holder) == b"1\n"
+    for _ in range(3):  # orders are repeated for as long as it lives
+        backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=60.0))
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.5))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert rig.says(holder) == b"", "it was signalled once"
+
+
 def test_a_program_gets_its_signal_once_though_the_signalling_does_not_end(rig, backend, reports, monkeypatch):
     code = (
         "import signal, time; n = [0]\n"
@@ -1047,7 +1078,7 @@ def test_a_program_gets_its_signal_once_though_the_signalling_does_not_end(rig, 
         found = real(self, party, look, *args, **more)
         if look is evict.signal_all and args[1] == signal.SIGTERM:
             told.set()
-            raise Unseen("a look has not ended in time")
+            raise Unseen("a look has not ended in time", has_begun=True)
         return found
 
     monkeypatch.setattr(Lookers, "call", call)

@@ -194,8 +194,9 @@ class Seen:
 class Unseen(OSError):
     """A look at processes has not ended in time, or could not be begun: nothing is known."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, *, has_begun: bool = False) -> None:
         super().__init__(errno.ETIMEDOUT, why)
+        self.has_begun = has_begun  # what it was to do besides may be done
 
 
 class Processes(Protocol):

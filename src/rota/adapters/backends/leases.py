@@ -33,6 +33,7 @@ from rota.app.ports import (
     Report,
     Started,
     StopOrder,
+    Unseen,
 )
 from rota.core.ids import is_attempt_id, run_of
 from rota.core.run import Cause, Exit, Holder
@@ -341,16 +342,29 @@ class LeaseBackend:
             addressees = self._call(lease, evict.asked, lease.holder, looked_at, order.signal)
             lease.spared = frozenset(looked_at) - frozenset(addressees)
             with self._lock:  # first: where signalling them does not end in time, some of them have it
-                lease.asked = (order.cause, order.signal)
+                before, lease.asked = lease.asked, (order.cause, order.signal)
                 if lease.order is order:  # else another came meanwhile, and is carried out next
                     lease.order = None
                 if self._known.get(name) is lease:
                     self._write(name, lease)
-            told = bool(targets) and self._call(lease, evict.signal_all, addressees, order.signal)
+            try:
+                told = bool(targets) and self._call(lease, evict.signal_all, addressees, order.signal)
+            except OSError as error:
+                if not (isinstance(error, Unseen) and error.has_begun):
+                    self._has_not_asked(name, lease, order, before)
+                raise
             if not told and not lease.untouchable:
                 lease.untouchable = True
                 who = self._described(lease, lease.holder.pid)
                 log.warning("%s: %s is not ours to end; %s", name, who, _way_out(name))
+
+    def _has_not_asked(self, name: str, lease: _Lease, order: StopOrder, before: tuple[str, int] | None) -> None:
+        """Nobody got the signal: it is sent when this is tried again."""
+        with self._lock:
+            lease.asked = before
+            lease.order = lease.order or order
+            if self._known.get(name) is lease:
+                self._write(name, lease)
 
     def _gone(self, name: str, held: _Lease | None = None) -> None:
         """A descendant of the holder has ended, or the holder of the lease `held`."""

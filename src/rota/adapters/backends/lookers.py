@@ -166,11 +166,12 @@ class Lookers:
                 answer = one.ask(function, args, give_up)
             except TimeoutError:
                 self._give_up(party, place, one)
-                raise Unseen(f"a look for {_named(party)} has not ended in time") from None
+                raise Unseen(f"a look for {_named(party)} has not ended in time", has_begun=True) from None
             except (EOFError, OSError) as error:  # somebody killed it
                 self._give_up(party, place, one)
                 if is_new:
-                    raise Unseen(f"a process that was to look at processes has ended: {error}") from error
+                    text = f"a process that was to look at processes has ended: {error}"
+                    raise Unseen(text, has_begun=True) from error
                 continue
             except BaseException:
                 self._give_up(party, place, one)
