@@ -1,13 +1,34 @@
-"""Importing models without building them: a start would wait for what most requests never use."""
+"""What a start does not wait for: models are imported without being built, and some libraries are loaded after it."""
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from threading import Thread
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.warnings import UnsupportedFieldAttributeWarning
+
+# Loaded by the first requests, on the event loop's thread, unless they are there by then.
+LATER = ("anyio._backends._asyncio", "anyio.streams.stapled", "pydantic.v1", "rota.api.render.prometheus")
+log = logging.getLogger(__name__)
+
+
+def load_later_ones() -> None:
+    """Load, in a thread, what requests need and the first answer does not. Else a request would, and an account that
+    holds the lock of a directory of the library (docs/security.md) at that moment would hold the event loop as well."""
+    Thread(target=_load, name="rota-imports", daemon=True).start()
+
+
+def _load() -> None:
+    for name in LATER:
+        try:
+            import_module(name)
+        except Exception:  # whatever it is, the request that needs the module raises it where it is answered
+            log.exception("%s cannot be loaded", name)
 
 
 @contextmanager

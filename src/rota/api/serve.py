@@ -29,6 +29,7 @@ from websockets.protocol import State
 from rota.api import frames, malloc
 from rota.api.accept import Acceptor, Admitted
 from rota.api.connections import Connections, Seat, account, network
+from rota.api.deferred import load_later_ones
 from rota.api.frames import BoundedFrames
 from rota.api.guard import MAX_BODY
 from rota.api.heads import ODD_HANDSHAKE
@@ -187,6 +188,7 @@ async def _serve(house: House, sockets: Sockets, ready: Callable[[], None], brok
     while not all(server.started for server in servers) and not any(task.done() for task in tasks):
         await asyncio.sleep(0.005)
     ready()
+    load_later_ones()
     watch = asyncio.create_task(_stop_when_broken(broken, stop))
     try:
         await asyncio.gather(*tasks)
