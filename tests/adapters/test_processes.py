@@ -328,6 +328,27 @@ def test_after_the_closing_nobody_is_told(sleepers):
     assert calls == []
 
 
+def test_a_shortage_of_descriptors_in_the_middle_leaves_none_open(
+    processes: LinuxProcesses, sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = [sleepers.start() for _ in range(3)]
+    targets = [(each.pid, procs.start_time(each.pid) or 0) for each in started]
+    holder = holder_of(processes, started[0])
+    real, opened = module._opened, list[int]()
+
+    def short(pid: int) -> int:
+        if pid == started[-1].pid:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        opened.append(real(pid))
+        return opened[-1]
+
+    monkeypatch.setattr(module, "_opened", short)
+    with pytest.raises(OSError, match="Too many open files"):
+        processes.keep(targets, holder)
+    assert len(opened) == 2
+    assert not [fd for fd in opened if os.path.exists(f"/proc/self/fd/{fd}")]
+
+
 def test_looks_at_subordinate_ids_are_for_their_account(processes, sleepers, tmp_path, monkeypatch):
     """Else an account with 65,536 of them could leave as many lookers as all may."""
     (tmp_path / "subuid").write_text("nobody:900000:65536\n")

@@ -1041,7 +1041,8 @@ def test_a_program_gets_its_signal_though_the_first_signalling_did_not_begin(rig
     assert rig.says(holder) == b"ready\n"
     order = rig.order("last for ever", holder=holder)
     backend.launch(order)
-    real, refused = Lookers.call, []
+    real = Lookers.call
+    refused: list[object] = []
 
     def call(self: Lookers, party: int, look: Any, *args: Any, **more: Any) -> Any:
         if look is evict.signal_all and args[1] == signal.SIGTERM and len(refused) < 2:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 from tests.app.house import until
 from tests.doors.server import Server
@@ -28,7 +29,7 @@ def test_no_request_waits_for_a_library_to_be_loaded(make_server: Callable[..., 
         if STREAMS.search(path) or path == LOOKS_FOR_ENGINES:
             continue
         for method in operations:
-            body = None if method in {"get", "delete"} else {}
+            body: Any = None if method in {"get", "delete"} else {}
             answer = server.call(method.upper(), re.sub(r"\{[^}]*\}", "nothing", path), body)
             assert 200 <= answer.status < 500, (method, path, answer.body)
             called += 1

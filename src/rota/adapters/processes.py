@@ -158,8 +158,11 @@ class LinuxProcesses:
 
     def keep(self, targets: Iterable[Target], holder: Holder) -> None:
         """Keep these processes of the holder's account open, as after a look at each."""
-        opened = {each: fd for each in targets if (fd := _opened(each[0])) != GONE}
+        opened: dict[Target, int] = {}
         try:
+            for each in targets:
+                if (fd := _opened(each[0])) != GONE:
+                    opened[each] = fd
             starts = self._started(holder.uid, [pid for pid, _ in opened])
             with self._lock:
                 for each, start in zip(list(opened), starts, strict=True):
