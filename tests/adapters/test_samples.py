@@ -94,6 +94,22 @@ def test_a_line_torn_by_a_crash_is_skipped_and_spoils_nothing_after_it(samples):
     assert FileSamples(Path(samples._root)).series(RUN)["loss"] == ((0.0, 1.0), (1.0, 2.0))
 
 
+def test_the_largest_row_spoils_nothing_after_it(samples):
+    samples.append(
+        RUN, [{"step": 1, "loss": 1.0, **{f"{n}".ljust(200, "\U0001f600"): "\U0001f600" * 1000 for n in range(990)}}]
+    )
+    samples.append(RUN, [{"step": 2, "loss": 2.0, "\ud800": 3.0}])
+    assert samples.series(RUN)["loss"] == ((1.0, 1.0), (2.0, 2.0))
+    assert samples.series(RUN)["\ud800"] == ((2.0, 3.0),)
+
+
+def test_a_row_that_is_too_long_to_be_read_is_left_out(samples, tmp_path, monkeypatch):
+    """Older versions wrote some."""
+    monkeypatch.setattr("rota.adapters.samples.CHUNK", 100)
+    samples.append(RUN, [{"step": 1, "loss": 1.0}, {"step": 2, "text": "x" * 250}, {"step": 3, "loss": 3.0}])
+    assert samples.series(RUN)["loss"] == ((1.0, 1.0), (3.0, 3.0))
+
+
 def test_files_are_private_and_named_by_run_alone(samples):
     samples.append(RUN, [{"loss": 1.0}])
     assert stat.S_IMODE(os.stat(Path(samples._root) / f"{RUN}.jsonl").st_mode) == 0o600

@@ -27,7 +27,7 @@ from rota.app.ports import FileBusy
 
 MAX_ROWS = 10_000  # of one call
 MAX_FILE_BYTES = 64 << 20
-CHUNK = 8 << 20  # read at a time; a line is never as long
+CHUNK = 8 << 20  # read at a time; a line that is as long, as some of older versions were, is left out
 MAX_TEXT = 1000
 MAX_KEY = 200
 MAX_KEYS = 1000  # of a row, and of a run's series
@@ -52,8 +52,8 @@ class _Read:
         self.series: dict[str, tuple[array[float], array[float]]] = {}  # steps and values
 
     def take(self, chunk: bytes) -> bool:
-        """False = there is no whole line in it."""
-        whole = chunk[: chunk.rfind(b"\n") + 1]
+        """False = there is no whole line in it yet."""
+        whole = chunk if len(chunk) == CHUNK and b"\n" not in chunk else chunk[: chunk.rfind(b"\n") + 1]
         self.offset += len(whole)
         for line in whole.splitlines():
             try:
@@ -84,14 +84,14 @@ class FileSamples:
         self._read: OrderedDict[str, _Read] = OrderedDict()
 
     def append(self, run_id: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        lines = [json.dumps(_clean(row)) for row in islice(rows, MAX_ROWS)]
+        lines = [_line(row) for row in islice(rows, MAX_ROWS)]
         fd = _open(str(self._path(run_id)), os.O_CREAT | os.O_RDWR | os.O_APPEND)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)  # whole calls, one after another
             size = os.fstat(fd).st_size
             torn = size and os.pread(fd, 1, size - 1) != b"\n"
             kept = _that_fit(lines, MAX_FILE_BYTES - size - 1)
-            content = memoryview(("\n" * torn + "".join(f"{line}\n" for line in kept)).encode())
+            content = memoryview(b"\n" * torn + b"".join(kept))
             while kept and content:
                 content = content[os.write(fd, content) :]
         finally:
@@ -200,10 +200,15 @@ def _is_short(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_TEXT
 
 
-def _that_fit(lines: Sequence[str], room: int) -> Sequence[str]:
-    """As many of the first lines as there is room for. `json.dumps` writes ASCII: characters are bytes."""
+def _line(row: Mapping[str, Any]) -> bytes:
+    """A row of MAX_KEYS texts is shorter than CHUNK in UTF-8, and longer where each character is escaped."""
+    return json.dumps(_clean(row), ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
+
+
+def _that_fit(lines: Sequence[bytes], room: int) -> Sequence[bytes]:
+    """As many of the first lines as there is room for."""
     for count, line in enumerate(lines):
-        room -= len(line) + 1
+        room -= len(line)
         if room < 0:
             return lines[:count]
     return lines
