@@ -70,6 +70,35 @@ def test_one_caller_has_a_few_at_a_time_and_others_do_not_wait(shared: House, me
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("path", ["/prompt-skills", "/prompt-skills/x", "/prompt-skills/stream"])
+def test_strangers_wait_in_lines_of_their_own(shared: House, path: str) -> None:
+    """What is read without a token is rendered by the same threads as everybody's reads."""
+    token, _ = issue(shared.service, shared.gate, "ann", "user")
+
+    async def story() -> None:
+        app = Rendering()
+        guard = Guard(app, shared)
+
+        def reads(path: str, client: str) -> list[asyncio.Task[Any]]:
+            return [asyncio.create_task(acall(guard, path, client=client)) for _ in range(5 * AT_A_TIME)]
+
+        many = reads(path, "10.0.0.1")
+        await settle()
+        assert app.inside == [("anonymous", path)] * AT_A_TIME
+        known = asyncio.create_task(ask(guard, token, RUNS))
+        others = [*reads(path, "10.0.0.2"), *reads(HEALTH, "10.0.0.1"), *reads("/static/x.js", "10.0.0.1")]
+        await settle()
+        assert app.inside.count(("ann", RUNS)) == 1
+        assert app.inside.count(("anonymous", path)) == 2 * AT_A_TIME, "each source has its own line"
+        for free in (HEALTH, "/static/x.js"):
+            assert app.inside.count(("anonymous", free)) == 5 * AT_A_TIME, "what takes no thread does not wait"
+        app.go_on.set()
+        assert await known == 200
+        assert {answer.status for answer in await asyncio.gather(*many, *others)} == {200}
+
+    asyncio.run(story())
+
+
 def test_an_answer_that_is_not_read_keeps_its_place(shared: House) -> None:
     """Else one caller with many connections has as many answers of megabytes in the server's memory."""
     greedy, _ = issue(shared.service, shared.gate, "mallory", "viewer")

@@ -57,7 +57,8 @@ HOSTS_REMEMBERED, LONGEST_HOST = 1000, 256
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz", "/wild/v2/system-health", "/login"})
 OPEN_TO_READ = frozenset({"/prompt-skills"})
-OPEN_BELOW = ("/prompt-skills/", "/static/")  # to read
+STATIC = "/static/"
+OPEN_BELOW = ("/prompt-skills/", STATIC)  # to read
 VIEWERS_MAY = ("/prompt-skills/",)  # what is no read, and yet for everybody who is known
 # Routes on which only an admin may do anything, and those on which an agent may not.
 OFFICE = re.compile(r"/(tokens|orchestrator|nodes|gpu/initialize)(/.*)?")
@@ -170,7 +171,9 @@ class Guard:
         """Return where this request waits for others of its party, if it does. What may wait for long has a line of
         its own, elsewhere."""
         method, path = scope["method"], scope["path"]
-        if scope["rota.who"] is STRANGER or path in OPEN:
+        if path in OPEN:
+            return None
+        if scope["rota.who"] is STRANGER and path.startswith(STATIC):  # answered from memory, without a thread
             return None
         if method in ("GET", "HEAD"):
             if is_stream(path):

@@ -75,7 +75,8 @@ async def drained(scope: Mapping[str, Any]) -> None:
 
 
 def is_stream(path: str) -> bool:
-    return path == "/events" or path.endswith("/stream")
+    """Return whether this is a route of a stream. A document whose id is `stream` is read like every other."""
+    return path == "/events" or path.endswith(("/logs/stream", "/sidecar-logs/stream"))
 
 
 def reads_files(path: str) -> bool:
