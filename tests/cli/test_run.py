@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
@@ -405,17 +406,25 @@ def test_jobs_are_told_as_their_owners_know_them(box: Lab) -> None:
 
 
 # -- what a server of ours does not do ---------------------------------------------------------------------------------
-def scripted(box: Lab, *answers: bytes | None) -> tuple[int, str, str]:
-    """`rota run` against a server that gives these answers, one after the other."""
+def scripted(
+    box: Lab, *answers: bytes | None, options: tuple[str, ...] = (), last_after_s: float = 0
+) -> tuple[int, str, str]:
+    """`rota run` against a server that gives these answers, one after the other, and the last one so much later."""
 
     def reply(asked: Asked) -> bytes | None:
+        if asked.method == "GET":  # the place in the queue, for the word about waiting
+            return ok([])
         keys.add(asked.headers["idempotency-key"])
-        return answers[min(asked.number, len(answers)) - 1]
+        number = next(numbers)
+        if number >= len(answers):
+            time.sleep(last_after_s)
+        return answers[min(number, len(answers)) - 1]
 
     keys: set[str] = set()
+    numbers = itertools.count(1)
     with stub(reply) as server:
         box.env["GPUSCHED_URL"] = server.url
-        ended = box.run(*RUN, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        ended = box.run(*RUN, *options, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     assert len(keys) == 1, "each try is the same request"
     return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
 
@@ -434,6 +443,37 @@ def test_a_server_that_takes_nothing_now_is_asked_more_and_more_seldom_and_it_is
     assert (code, out) == (0, "1,3\n")
     assert said.count("still waiting") == 1 and "the server is back" not in said
     assert time.monotonic() - began > 0.1 + 0.2 + 0.4 + 0.8 + 1.6
+
+
+FULL_QUEUE = ok({"error": "Queue is full (max 2 jobs)"}, "429 Too Many Requests")
+BACK = "the server is back"
+
+
+@pytest.mark.parametrize(
+    ("troubles", "said_of_it"),
+    [
+        ([FULL_QUEUE, FULL_QUEUE], ["max 2 jobs"]),
+        ([DROP], ["hung up", BACK]),
+        ([FULL_QUEUE, DROP, FULL_QUEUE, DROP], ["max 2 jobs", "hung up", BACK]),
+    ],
+    ids=["refused", "away", "both"],
+)
+def test_only_a_server_that_was_away_is_back(box: Lab, troubles: list[bytes | None], said_of_it: list[str]) -> None:
+    """A server that refuses since the queue is full was there all the time."""
+    granted = ok({"job_id": "abc", "gpus": "1,3"})
+    code, out, said = scripted(box, *troubles, granted, last_after_s=1.5)  # longer than one look at the progress
+    assert (code, out) == (0, "1,3\n")
+    lines = [line for line in said.splitlines() if "still waiting" in line or BACK in line]
+    assert len(lines) == len(said_of_it), said
+    assert all(part in line for part, line in zip(said_of_it, lines, strict=True)), said
+
+
+@pytest.mark.parametrize("trouble", [FULL_QUEUE, DROP], ids=["refused", "away"])
+def test_the_end_of_the_time_is_no_word_about_the_server(box: Lab, trouble: bytes | None) -> None:
+    granted = ok({"job_id": "abc", "gpus": "1,3"})
+    code, _, said = scripted(box, trouble, granted, options=("--timeout", "0.6s"), last_after_s=3)
+    assert code != 0 and "no GPUs within the time" in said
+    assert BACK not in said
 
 
 @pytest.mark.parametrize(

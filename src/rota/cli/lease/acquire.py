@@ -21,6 +21,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 FIRST_TIME_NAMESPACE, FIRST_PID_NAMESPACE = "time:[4026531834]", "pid:[4026531836]"  # of the machine itself
 JOB_ID = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"  # ours, and those of other lease servers
 GPU = r"(?:[0-9]{1,5}|(?:GPU|MIG)-[0-9A-Fa-f/-]{1,100})"
+FULL = (429, 507)  # the queue, the caller's share of it, or the disk: the server refuses for now, and is there
 LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -60,6 +61,30 @@ class Screen(Protocol):
     def back(self) -> None: ...
 
 
+class _Trouble:
+    """Why the server does not take the request, as far as it was said."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._is_said = False
+        self._is_outage = False  # a server that refuses for now was there all the time
+        self._pause_s = FIRST_PAUSE_S
+
+    def end(self) -> None:
+        """Call it when the server has taken the request, and does not refuse it at once."""
+        if self._is_outage:
+            self._screen.back()
+        self._is_said = self._is_outage = False
+
+    def meet(self, why: str, *, is_outage: bool) -> float:
+        """Return the seconds until the next try."""
+        if not self._is_said or (is_outage and not self._is_outage):
+            self._screen.lost(why)
+        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2) if self._is_said else FIRST_PAUSE_S
+        self._is_said, self._is_outage = True, self._is_outage or is_outage
+        return self._pause_s
+
+
 def acquire(
     door: Door, gpus: int, screen: Screen, *, timeout_s: float | None = None, name: str = "", argv: Sequence[str] = ()
 ) -> Grant:
@@ -72,44 +97,39 @@ def acquire(
     headers = {"Idempotency-Key": f"lease-{os.getpid()}-{os.urandom(8).hex()}"}
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     joined = False  # whether the server has ever taken the request
-    lost = False  # whether it is away now, and was said to be
-    pause_s = FIRST_PAUSE_S
+    trouble = _Trouble(screen)
     with _leaving_on_signals():
         while True:
+            is_outage = True
             try:
                 exchange = Exchange(door, "POST", "/acquire", body, headers)
             except RotaError as error:
-                trouble = str(error)
+                why = str(error)
                 if not (joined and isinstance(error, Unreachable)):
                     raise Failed(UNREACHABLE, _with_next_step(error)) from error
             else:
                 joined = True
                 try:
                     while not exchange.ready(_slice(deadline)):
-                        if lost:  # it has taken the request, and does not refuse it at once
-                            screen.back()
-                        lost = False
+                        # First: a look that the deadline cut short does not tell whether the request was taken.
                         _out_of_time(deadline)
+                        trouble.end()
                         screen.waiting(door)
                     status, value = exchange.answer()
                     if status == 401 and door.show_token():
                         continue
                     if status < 500 and status != 429:
                         return _grant(status, value)
-                    trouble = f"the server answered {status}{_said(value)}"
+                    why, is_outage = f"the server answered {status}{_said(value)}", status not in FULL
                 except Unreachable as error:
-                    trouble = str(error)
+                    why = str(error)
                 except RotaError as error:
                     raise Failed(UNREACHABLE, f"{door.address}: {error}") from error
                 finally:
                     exchange.close()
-            if not lost:
-                screen.lost(trouble)
-                pause_s = FIRST_PAUSE_S
-            lost = True
+            pause_s = trouble.meet(why, is_outage=is_outage)
             _out_of_time(deadline)
             time.sleep(pause_s)
-            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
 
 
 def _with_next_step(error: RotaError) -> str:
