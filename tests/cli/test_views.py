@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 from tests.app.house import PATIENCE_S
 from tests.cli.lab import Lab
@@ -41,6 +44,21 @@ def test_the_doctor_looks_at_the_server_that_it_asks(lab: Lab, tmp_path: Path) -
     assert str(tmp_path) not in found["data directory"]["text"]
     assert found["data directory"]["text"].endswith(", of the server that answers")
     assert found["scheduling"]["level"] == "warn" and "/orchestrator/start" in found["scheduling"]["next_step"]
+
+
+@pytest.mark.parametrize("by", ["socket", "port"])
+def test_what_the_doctor_says_ends_a_pause_can_be_typed(tmp_path: Path, by: str) -> None:
+    where = tmp_path / "Ann's $HOME data"
+    where.mkdir()
+    with Lab(where) as lab:
+        lab.server.post("/orchestrator/stop").ok()
+        env = {**lab.env, "ROTA_URL": lab.server.url} if by == "port" else lab.env
+        found = {row["about"]: row for row in json.loads(lab.out("doctor", "--json", env=env))}
+        said, _, line = found["scheduling"]["next_step"].partition(": ")
+        assert said == "as an admin" and line.startswith("curl ") and ("--unix-socket" in line) == (by == "socket")
+        done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, check=False, timeout=100)
+        assert json.loads(done.stdout)["success"] is True, done.stderr
+        assert lab.server.get("/orchestrator/status").ok()["running"] is True
 
 
 def test_tables_in_a_pipe_are_plain_and_complete(lab: Lab) -> None:

@@ -228,8 +228,18 @@ def _scheduling(capacity: Mapping[str, Any], url: str) -> Sequence[Finding]:
     if not capacity.get("paused"):
         return (Finding("scheduling", OK, "on"),)
     why = f": {plain(capacity['pause_why'])}" if capacity.get("pause_why") else ""
-    step = f"POST {url}/orchestrator/start, by an admin"
+    step = f"as an admin: {_resuming(url)}"
     return (Finding("scheduling", WARN, f"paused{why}; nothing is started", step),)
+
+
+def _resuming(url: str) -> str:
+    """Return the command line that ends a pause, for a shell; no command of ours does."""
+    from shlex import quote
+
+    path = "/orchestrator/start"
+    if url.startswith("unix://"):  # the kernel says whose call it is
+        return f"curl --unix-socket {quote(url.removeprefix('unix://'))} -X POST http://localhost{path}"
+    return f'curl -X POST -H "X-Auth-Token: $ROTA_TOKEN" {quote(url.rstrip("/") + path)}'
 
 
 def _health() -> Any:
