@@ -34,9 +34,11 @@ curl -H "X-Auth-Token: $ROTA_TOKEN" "$ROTA_URL/whoami"
   loopback. On the unix socket (`curl --unix-socket ~/.local/share/rota/rota.sock http://localhost/whoami`) the kernel
   says who calls.
 - **Success is 200**, creates too. Times are epoch seconds. Ids of runs and sweeps are 12 hex characters.
-- **Unknown fields** of a body do no harm. Where a run, a sweep or a reservation is made, the answer names them in
-  `ignored` with the field that was probably meant (`"gpus: did you mean gpu_count?"`), and with **`strict=true`** the
-  call is refused instead (422, nothing is done). Fields of objects within the body are not looked at.
+- **Unknown fields** of a body do no harm. Where a run, a sweep or a reservation is made, or the cluster is described
+  or reshaped, the answer names them in `ignored` with the field that was probably meant
+  (`"gpus: did you mean gpu_count?"`), and with **`strict=true`** the call is refused instead (422, nothing is done).
+  Fields of objects within the body are not looked at. `POST /tokens`, `PUT /orchestrator/policy` and
+  `POST /nodes/{node_id}/drain` refuse unknown fields always.
 - **`dry_run=true`** on calls that change something: the answer it would give, with `"dry_run": true`, and nothing is
   done.
 - **`Idempotency-Key`** on calls that make something: the same key from the same caller makes one thing, however often

@@ -9,6 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from rota.api.asked import Extras, compact, gpus_by_default, spec_of, submit_of
+from rota.api.doors.identity import NewToken
+from rota.api.doors.nodes import Why
 from rota.api.doors.queue import Submission
 from rota.api.doors.reservations import NewReservation
 from rota.api.house import House
@@ -57,7 +59,8 @@ def test_the_nearest_field_of_a_slip_of_the_pen(written: str, meant: str | None)
 
 def test_a_word_is_never_taken_for_a_field_that_a_request_does_not_have() -> None:
     assert nearest("gpus", WildSweep.model_fields) is None
-    requests = (NewRun.model_fields, NewSweep.model_fields, NewReservation.model_fields)
+    models = (NewRun, NewSweep, NewReservation, NewToken, Why)
+    requests = [model.model_fields for model in models]
     for word, meant in OTHER_WORDS.items():
         assert not any(word in known and meant in known for known in requests), "both are fields of one request"
         assert any(meant in known for known in requests)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.api import tokens
+from rota.api.answers import dumps
 from rota.api.guard import Guard
 from rota.api.server import make_app
 from rota.app.authz import Principal, Role
@@ -136,3 +137,36 @@ def test_of_two_that_are_made_at_once_one_has_the_name(tmp_path: Path) -> None:
     with opened(tmp_path, shared_token="open sesame") as house:
         assert asyncio.run(both(Guard(make_app(house), house))) == [200, 409]
         assert [token.user for token in house.gate.all_tokens()] == ["kim"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "meant"),
+    [
+        ({"user": "z", "expires": "7d"}, {"expires": "expires_seconds"}),
+        ({"user": "z", "ttl": 60}, {"ttl": "expires_seconds"}),
+        ({"user": "z", "rolle": "viewer"}, {"rolle": "role"}),
+        ({"usr": "z", "actsFor": "ann", "role": "agent"}, {"usr": "user", "actsFor": "acts_for"}),
+        ({"user": "z", "zzz": None}, {"zzz": None}),
+        ({"user": "z", "\ud800": 1}, {"\ud800": None}),
+    ],
+)
+def test_a_misspelt_field_makes_no_token(tmp_path: Path, sent: dict[str, object], meant: dict[str, str | None]) -> None:
+    """Else one that was to live for a week never expires."""
+    with opened(tmp_path) as house:
+        guard = Guard(make_app(house), house)
+        refused = asyncio.run(acall(guard, "/tokens", "POST", {"content-type": "application/json"}, [dumps(sent)]))
+        assert refused.status == 422, refused.body
+        said = {fault["loc"][-1]: fault["msg"] for fault in refused.json["detail"]}
+        assert set(said) == set(meant)
+        for name, known in meant.items():
+            assert (f"did you mean {known}?" if known else "there is no such field here") in said[name]
+        assert house.gate.all_tokens() == []
+
+
+def test_a_dry_run_in_the_body_makes_no_token(tmp_path: Path) -> None:
+    with opened(tmp_path) as house:
+        sent = [dumps({"user": "z", "dryRun": True})]
+        guard = Guard(make_app(house), house)
+        refused = asyncio.run(acall(guard, "/tokens", "POST", {"content-type": "application/json"}, sent))
+        assert refused.status == 422 and "?dry_run=true" in refused.json["detail"][0]["msg"]
+        assert house.gate.all_tokens() == []

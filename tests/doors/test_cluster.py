@@ -41,6 +41,22 @@ def test_an_agent_does_not_rewrite_what_everybody_is_told(make_server: MakeServe
     assert known["boss"].post("/cluster/detect", {}).ok()["cluster"]["notes"] is None
 
 
+def test_a_misspelt_field_is_named(server: Server) -> None:
+    for path, misspelt, meant in (
+        ("/cluster", {"typ": "slurm"}, "type"),
+        ("/cluster/detect", {"prefered_type": "slurm"}, "preferred_type"),
+    ):
+        (name,) = misspelt
+        refused = server.post(f"{path}?strict=true", misspelt)
+        assert refused.status == 422 and f"did you mean {meant}?" in refused.json["detail"][0]["msg"]
+        answer = server.post(path, misspelt).ok()
+        assert answer["ignored"] == [f"{name}: did you mean {meant}?"]
+        assert set(answer["cluster"]) == set(server.get("/cluster").ok()["cluster"])
+        assert answer["cluster"]["type"] == "local_gpu"
+    told = server.post("/cluster", {"notes": "fan broken", "colour": "red"}).ok()
+    assert (told["cluster"]["notes"], "colour" in told["cluster"]) == ("fan broken", False)
+
+
 def test_before_after_and_by_hand(server: Server) -> None:
     before = server.get("/cluster").ok()
     assert set(before) == {"cluster", "run_summary"}

@@ -96,6 +96,15 @@ def test_one_number_in_the_body_and_one_in_the_query(server: Server) -> None:
     assert [node["gpu_count"] for node in found["nodes"]] == [8, 8], "the body wins"
 
 
+def test_a_misspelt_number_is_named(common: Server) -> None:
+    path, body = "/gpu/initialize?dry_run=true", {"node_counts": 4, "gpus_per_node": 1}
+    answer = common.post(path, body).ok()
+    assert answer["ignored"] == ["node_counts: did you mean node_count?"]
+    assert answer["cluster_status"]["total_gpus"] == 2
+    refused = common.post(f"{path}&strict=true", body)
+    assert (refused.status, field_of(refused)) == (422, "node_counts")
+
+
 def test_a_dry_run_of_a_shape(common: Server) -> None:
     answer = common.post("/gpu/initialize?dry_run=true", {"node_count": 4, "gpus_per_node": 1}).ok()
     assert answer["dry_run"] is True

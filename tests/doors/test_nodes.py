@@ -27,6 +27,12 @@ def test_the_machines(common: Server) -> None:
     assert [(gpu["node_id"], gpu["gpu_id"]) for gpu in flat[:9]] == [*(("node1", n) for n in range(8)), ("node2", 0)]
 
 
+def test_a_misspelt_reason_drains_nothing(common: Server) -> None:
+    refused = common.post("/nodes/node1/drain", {"reason": "fan broken"})
+    assert refused.status == 422 and refused.json["detail"][0]["msg"] == "no such field: did you mean why?"
+    assert not nodes(common)["node1"]["drained"]
+
+
 def test_draining_a_machine(server: Server) -> None:
     first = server.in_state(server.sleeper(8), "running")
     place, other = ("node1", "node2") if first["gpus"][0].startswith("node1") else ("node2", "node1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
@@ -138,23 +138,48 @@ class _Dropped:
         return {}
 
 
+class Exact(Body):
+    """Of requests where what a misspelt field meant would be missed: a token that never expires, a policy without its
+    limit. A field that is not known is refused, with the one that was probably meant."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known(cls, sent: Any) -> Any:
+        if isinstance(sent, Mapping):
+            known = _names(cls)
+            unknown = [name for name in sent if name not in known]
+            _must_be_in_earnest(unknown)
+            unknown_fields.refuse(unknown, known)
+        return sent
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _must_be_in_earnest(unknown: Iterable[str]) -> None:
+    if any(is_dry_run(name) for name in unknown):
+        raise ValueError("to try it out write ?dry_run=true after the path, not in the body; nothing was done")
+
+
 class Making(Body):
-    """Of requests that make something: fields nobody knows are kept by name, to say so in the answer."""
+    """Of requests that make or set something: fields nobody knows are kept by name, to say so in the answer."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, _Dropped] = Field(init=False)
 
     @model_validator(mode="after")
     def _in_earnest(self) -> Self:
-        if self.model_extra and any(is_dry_run(name) for name in self.model_extra):
-            raise ValueError("to try it out write ?dry_run=true after the path, not in the body; nothing was done")
+        _must_be_in_earnest(self.model_extra or ())
         return self
 
     def ignored(self, strict: bool = False) -> list[str]:
         """Return the fields that mean nothing here, each with what was probably meant; `strict` refuses them."""
         if not self.model_extra:
             return []
-        known = [field.alias or name for name, field in type(self).model_fields.items()]
+        known = _names(type(self))
         if strict:
             unknown_fields.refuse(self.model_extra, known)
         return unknown_fields.described(self.model_extra, known)

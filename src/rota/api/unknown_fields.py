@@ -16,7 +16,8 @@ LONGEST_NAME = 100
 LONGEST_COMPARED = 40
 # As alike as `time_limit` and `time_limit_seconds` (0.71), not as `colour` and `user` (0.40).
 ALIKE = 0.6
-# Words of Slurm, Ray, Kubernetes and of Rota's own clients and reservations for what a run's field is called here.
+# Words of Slurm, Ray, Kubernetes and of Rota's own clients and reservations for what a field of a run is called here,
+# and common words for those of tokens and drains.
 OTHER_WORDS = {
     "cmd": "command",
     "cpu": "cpus",
@@ -29,6 +30,7 @@ OTHER_WORDS = {
     "environment": "env",
     "for": "for_seconds",
     "estimate": "estimated_duration_seconds",
+    "expiry": "expires_seconds",
     "gpu": "gpu_count",
     "gpu_count": "gpus",
     "gpus": "gpu_count",
@@ -46,11 +48,13 @@ OTHER_WORDS = {
     "num_gpus": "gpu_count",
     "num_nodes": "nodes",
     "params": "parameters",
+    "reason": "why",
     "retry": "max_retries",
     "signal": "checkpoint_signal",
     "time": "time_limit_seconds",
     "timeout": "time_limit_seconds",
     "title": "name",
+    "ttl": "expires_seconds",
     "walltime": "time_limit_seconds",
 }
 

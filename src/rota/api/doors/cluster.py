@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body, Free, Word
-from rota.api.depends import Caller, DryRun, HouseDep
-from rota.api.dry import marked
+from rota.api.asked import Free, Making, Word
+from rota.api.depends import Caller, DryRun, HouseDep, Strict
+from rota.api.dry import IGNORED, marked
 from rota.api.faults import faults
 from rota.api.house import House
 from rota.api.lookups import look_up
@@ -63,11 +63,16 @@ class Surveyed(BaseModel):
     run_summary: Summary
 
 
-class Detect(Body):
+class Set(Surveyed):
+    dry_run: bool | None = None
+    ignored: list[str] | None = Field(None, description=IGNORED)
+
+
+class Detect(Making):
     preferred_type: Word | None = None
 
 
-class Manual(Body):
+class Manual(Making):
     type: Word | None = None
     status: Word | None = None
     source: Word | None = None
@@ -101,12 +106,18 @@ def get_cluster(house: HouseDep, who: Caller, request: Request) -> Json:
     return Json(_answer(house, survey_of(request), house.service.record(KIND, MANUAL)))
 
 
-@router.post("/cluster/detect", summary="Look again", responses={200: {"model": Surveyed}, **faults(400)})
+@router.post("/cluster/detect", summary="Look again", responses={200: {"model": Set}, **faults(400)})
 async def detect(
-    house: HouseDep, who: Caller, request: Request, asked: Detect | None = None, dry_run: DryRun = False
+    house: HouseDep,
+    who: Caller,
+    request: Request,
+    asked: Detect | None = None,
+    dry_run: DryRun = False,
+    strict: Strict = False,
 ) -> Json:
     """What was set by hand is forgotten, unless `preferred_type` sets it anew. An agent looks again, too, as its
     protocol says; what people have set stays, and it may prefer nothing."""
+    ignored = asked.ignored(strict) if asked is not None else []
     preferred = asked.preferred_type if asked is not None else None
     sets = may(who, Act.DESCRIBE)
     authorise(who, Act.RECORD if preferred is None else Act.DESCRIBE, who.owner)
@@ -119,17 +130,23 @@ async def detect(
     manual = await (
         _set(house, who, body, dry_run) if sets else look_up(house, who, house.service.record, KIND, MANUAL)
     )
-    return Json(marked(await look_up(house, who, _answer, house, survey, manual), dry_run))
+    return Json(marked(await look_up(house, who, _answer, house, survey, manual), dry_run, ignored))
 
 
-@router.post("/cluster", summary="Set it by hand", responses={200: {"model": Surveyed}, **faults(400)})
+@router.post("/cluster", summary="Set it by hand", responses={200: {"model": Set}, **faults(400)})
 async def set_cluster(
-    house: HouseDep, who: Caller, request: Request, asked: Manual | None = None, dry_run: DryRun = False
+    house: HouseDep,
+    who: Caller,
+    request: Request,
+    asked: Manual | None = None,
+    dry_run: DryRun = False,
+    strict: Strict = False,
 ) -> Json:
     """What is said here is shown; what may be started at once is still decided by the GPUs that are free. A field that
     is left out stays as it is; an explicit null clears it: `type`, `status`, `source` and `details` are then as they
     were found, the others null."""
-    named = asked.model_dump(exclude_unset=True) if asked is not None else {}
+    ignored = asked.ignored(strict) if asked is not None else []
+    named = asked.model_dump(exclude_unset=True, include=set(Manual.model_fields)) if asked is not None else {}
     given = {field: value for field, value in named.items() if value is not None or field in NULLABLE}
     if "type" in given:
         given["type"] = _word("type", given["type"])
@@ -145,7 +162,7 @@ async def set_cluster(
         kept.pop("confidence", None)
     body = {"source": "manual", **kept, **given}
     manual = await _set(house, who, body, dry_run)
-    return Json(marked(await look_up(house, who, _answer, house, survey_of(request), manual), dry_run))
+    return Json(marked(await look_up(house, who, _answer, house, survey_of(request), manual), dry_run, ignored))
 
 
 def _word(field: str, word: str) -> str:

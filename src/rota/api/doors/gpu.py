@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body
-from rota.api.depends import Caller, DryRun, HouseDep
-from rota.api.dry import marked
+from rota.api.asked import Making
+from rota.api.depends import Caller, DryRun, HouseDep, Strict
+from rota.api.dry import IGNORED, marked
 from rota.api.faults import faults
 from rota.api.render.gpus import ClusterStatus, Picture
 from rota.api.render.job import Statistics, statistics_of
@@ -27,7 +27,7 @@ Nodes = Annotated[int, Field(ge=1, le=5000)]
 Gpus = Annotated[int, Field(ge=1, le=64)]
 
 
-class Shape(Body):
+class Shape(Making):
     node_count: Nodes | None = None
     gpus_per_node: Gpus | None = None
 
@@ -43,6 +43,7 @@ class Initialized(BaseModel):
     message: str
     cluster_status: ClusterStatus
     dry_run: bool | None = None
+    ignored: list[str] | None = Field(None, description=IGNORED)
 
 
 @router.get("/gpu/status", summary="Every GPU and who holds it", responses={200: {"model": Status}, **faults()})
@@ -62,10 +63,12 @@ async def initialize(
     node_count: Annotated[Nodes | None, Query()] = None,
     gpus_per_node: Annotated[Gpus | None, Query()] = None,
     dry_run: DryRun = False,
+    strict: Strict = False,
 ) -> Json:
     """Numbers in the body or in the query; the body wins. Only a simulated cluster has a shape to give, and only while
     nothing runs on it: 409 otherwise."""
     asked = body or Shape()
+    ignored = asked.ignored(strict)
     nodes = asked.node_count or node_count or NODES
     gpus = asked.gpus_per_node or gpus_per_node or GPUS
     if nodes * gpus > MOST_GPUS:
@@ -73,4 +76,4 @@ async def initialize(
         raise Invalid(f"node_count: {wrong}", "node_count")
     shape = await act(house, who, Reshape(nodes, gpus), dry_run)
     answer = {"message": "GPU cluster initialized", "cluster_status": Picture(house, who).cluster(shape)}
-    return Json(marked(answer, dry_run))
+    return Json(marked(answer, dry_run, ignored))

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rota.api import tokens
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body, Word
+from rota.api.asked import Body, Exact, Word
 from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.faults import faults
 from rota.api.gate import COOKIE, SESSION_LIVES_S, Known, Turned
@@ -41,7 +41,7 @@ class Me(BaseModel):
     sees_all: bool = Field(description="Whether other people's runs are shown to you.")
 
 
-class NewToken(Body):
+class NewToken(Exact):
     user: Word = Field(examples=["ann"])
     role: Word = Field("user", description="admin, user, agent or viewer")
     expires_seconds: Annotated[float, Field(gt=0, le=tokens.LONGEST_S)] | None = None
@@ -91,6 +91,7 @@ async def list_tokens(house: HouseDep, who: Caller) -> Json:
 
 @router.post("/tokens", summary="Make a token", responses={200: {"model": TokenMade}, **faults(409)})
 async def make_token(house: HouseDep, who: Caller, body: NewToken, dry_run: DryRun = False) -> Json:
+    """A field that is not known here is refused: a token must not live longer, or be more, than was meant."""
     authorise(who, Act.MANAGE_TOKENS)
     secret, token = tokens.make(
         body.user, body.role, time.time(), expires_s=body.expires_seconds, acts_for=body.acts_for, note=body.note

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import Body
+from rota.api.asked import Exact
 from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.dry import marked
 from rota.api.faults import faults
@@ -20,7 +20,7 @@ from rota.core.node import Node
 router = Router("nodes")
 
 
-class Why(Body):
+class Why(Exact):
     why: Annotated[str, Field(max_length=1000, description="A word for those who look.")] = ""
 
 

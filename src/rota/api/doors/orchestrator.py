@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rota.api.act import act
 from rota.api.answers import Json
-from rota.api.asked import NUMBER, Body, Word
+from rota.api.asked import NUMBER, Body, Exact, Word
 from rota.api.depends import Caller, DryRun, HouseDep
 from rota.api.dry import marked
 from rota.api.faults import faults
@@ -82,7 +82,7 @@ class PolicyOf(BaseModel):
     user_limits: dict[str, LimitsOf]
 
 
-class PolicyChange(Body):
+class PolicyChange(Exact):
     """What is left out stays as it is."""
 
     policy: Literal[NAMES] | None = Field(  # type: ignore[valid-type]
@@ -115,10 +115,7 @@ class PolicyChange(Body):
     limits: LimitsOf | None = _knob("limits")
     user_limits: Annotated[dict[Person, LimitsOf], Field(max_length=10_000)] | None = _knob("user_limits")
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"max_concurrent_jobs": 10, "enable_auto_retry": True}]},
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"max_concurrent_jobs": 10, "enable_auto_retry": True}]})
 
 
 APART = ("limits", "user_limits")  # are no plain values
