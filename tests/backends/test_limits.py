@@ -176,6 +176,38 @@ def test_cpus_are_a_share_of_time(tmp_path: Path, needs: Callable[..., None]) ->
         assert here.log(order) == "100000 100000\n"
 
 
+def test_the_server_does_not_compete_with_each_process_of_a_run(tmp_path: Path, needs: Callable[..., None]) -> None:
+    """In v1 each session outside a group weighs as much as the server, and a run can have thousands of them."""
+    needs("cpu")
+    with host(tmp_path) as here:
+        for gpus, cpus in ((0, 0), (0, 1), (2, 0)):
+            tasks = (Task("a", tuple(range(gpus))),)
+            order = here.launch(
+                ("sh", "-c", "cat /proc/self/cgroup; setsid cat /proc/self/cgroup"), cpus=cpus, tasks=tasks
+            )
+            assert here.rig.end_of(here.reports, order).ok
+            lines = [line.split(":", 2) for line in here.log(order).splitlines()]
+            at = {path for _, controllers, path in lines if "cpu" in controllers.split(",")}
+            at = at or {path for _, controllers, path in lines if not controllers}
+            assert len(at) == 1 and here.backend.group_name in at.pop()
+
+
+def test_in_v1_all_runs_weigh_as_many_as_there_are_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    base = tmp_path / "cpu" / "rota-x"
+    base.mkdir(parents=True)
+    (base / "cpu.shares").write_text("1024")
+    found = confine.Hierarchies(limits={"cpu": str(base)})
+    assert limits.Bounds(found, None, None).apply() == []
+    assert (base / "cpu.shares").read_text() == str(6 * 1024)
+    groups = limits.WorkerGroups(found, "w")
+    assert groups.any_group == "", "tasks that ask for CPUs leave it"
+    (base / "w").mkdir()
+    (base / "w" / "cpu.shares").write_text("1024")
+    groups.weigh(3)
+    assert (base / "w" / "cpu.shares").read_text() == str(3 * 1024)
+
+
 def test_an_attempt_is_bounded_also_where_nothing_is_set(tmp_path: Path, needs: Callable[..., None]) -> None:
     """A fork bomb needs no request to be one."""
     needs("pids")

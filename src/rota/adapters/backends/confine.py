@@ -56,9 +56,13 @@ class Hierarchies:
         return [controller for controller, base in self.limits.items() if base == self.unified]
 
     def bases(self) -> list[str]:
-        """Groups that hold those of workers. v1's CPU groups are below none."""
-        held = [base for controller, base in self.limits.items() if controller != "cpu"]
-        return sorted({base for base in (self.unified, *held) if base})
+        """Groups that hold those of workers."""
+        return sorted({base for base in (self.unified, *self.limits.values()) if base})
+
+    def cpu_v1(self) -> str:
+        """The base group of CPU time, where that is v1's: groups of tasks are beside it."""
+        base = self.limits.get("cpu", "")
+        return "" if base == self.unified else base
 
 
 def probe(name: str) -> Hierarchies:
@@ -73,8 +77,6 @@ def probe(name: str) -> Hierarchies:
     for controller, needed in CONTROLLERS.items():
         if controller not in limits and (base := _usable([_v1_parent(mounts, own, controller)], name, needed)):
             limits[controller] = base
-            if controller == "cpu":
-                try_remove(base)
     return Hierarchies(unified, devices, limits, home)
 
 

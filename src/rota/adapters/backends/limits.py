@@ -1,14 +1,15 @@
 """Bound what attempts take, by cgroup: memory, processes and CPU time.
 
-    <base>                   all attempts of this server together: memory and processes, less a reserve for the rest
+    <base>                   all attempts of this server together: memory and processes, less a reserve for the rest;
+                             in v1 their weight in CPU time as well, that of the machine's cores
     <base>/<worker>          one attempt: its number of processes, its weight in CPU time (by GPUs), and nearly all of
                              the memory, so that a run that takes all of it meets a bound of its own
     <base>/<worker>/<rank>   one task, where its run asked for an amount: memory, CPU time
 
-For CPU time a group counts as one against whatever is beside it. In v2 that is other groups, so an attempt weighs as
-many as it has GPUs. In v1 that is often every single process of the machine, and all jobs in one group would be starved
-by a few of them: there only tasks that asked for CPUs are in groups, `<base>-<worker>-<rank>`, which are beside the
-server instead of below a base, and weigh as many as they asked for.
+For CPU time a group counts as one against whatever is beside it. In v2 that is other groups, so all attempts together
+weigh as much as the server. In v1 that is often every single process or session of the machine. There <base> weighs as
+many as there are cores, so that a few processes do not starve all jobs, nor a job of thousands of sessions the server;
+tasks that asked for CPUs are in groups of their own, `<base>-<worker>-<rank>`, which weigh as many as they asked for.
 
 A controller lies in the unified hierarchy (v2) or in one of its own (v1), whichever this machine has; `Hierarchies`
 in confine says which. Only a run that names an amount has groups made for it: the other levels are written once per
@@ -125,6 +126,8 @@ class Bounds:
                     said.append(f"{controller}: {error}")
                     if not _is_bounded(base, controller):
                         del found.limits[controller]
+        if base := found.cpu_v1():
+            weigh(base, os.cpu_count() or 1, unified=False)
         if base := found.limits.get(MEMORY):
             self.memory_for_one = memory_for_one(self._bound_on_memory(base) or self._memory_bytes)
         return said
@@ -169,10 +172,12 @@ class WorkerGroups:
         self.found = found
         self.unified = f"{found.unified}/{name}" if found.unified else ""
         self.at = {controller: f"{base}/{name}" for controller, base in found.limits.items()}
-        if found.limits.get(CPU, found.unified) != found.unified:
-            self.at[CPU] = f"{found.limits[CPU]}-{name}"
+        self.weighed = self.at.get(CPU, "")
         joined = {group for controller, group in self.at.items() if controller != CPU}
         self.separate = sorted(joined - {self.unified})  # v1
+        if base := found.cpu_v1():
+            self.separate.append(self.weighed)
+            self.at[CPU] = f"{base}-{name}"
         self._weight = 1
         self.oom: OomWatch | None = None  # once entered
         self.blow: confine.Blow | None = None
@@ -181,7 +186,7 @@ class WorkerGroups:
 
     def names(self) -> list[str]:
         """What `confine.discard` removes when the worker is dead, besides the unified group."""
-        return sorted(set(self.at.values()) - {self.unified})
+        return sorted({*self.at.values(), self.weighed} - {self.unified, ""})
 
     def enter(self, bounds: Bounds) -> None:
         """Move the calling worker in."""
@@ -220,7 +225,7 @@ class WorkerGroups:
     @property
     def any_group(self) -> str:
         """A group that holds all processes of the attempt, and us: of v2, else of v1; empty where there is none."""
-        return self.unified or next(iter(self.separate), "")
+        return self.unified or next((group for group in self.separate if group != self.weighed), "")
 
     def arm(self) -> None:
         """Open what a kill of the unified group needs, anew where that was done before."""
@@ -273,8 +278,8 @@ class WorkerGroups:
 
     def weigh(self, gpus: int) -> None:
         count = max(1, gpus)
-        if self.at.get(CPU) == self.unified and self.unified and count != self._weight:
-            weigh(self.unified, count, unified=True)
+        if self.weighed and count != self._weight:
+            weigh(self.weighed, count, unified=self.weighed == self.unified)
             self._weight = count
 
 

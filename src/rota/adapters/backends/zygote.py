@@ -323,7 +323,7 @@ def _set_up(settings: dict[str, Any]) -> shim.House:
     found = confine.probe(settings["cgroup_name"]) if settings["cgroups"] else confine.Hierarchies()
     for base in found.bases():
         confine.clear(base)
-    for base in set(found.limits.values()) - set(found.bases()):
+    if base := found.cpu_v1():
         confine.discard(base)
     bounds = limits.Bounds(found, settings["memory_bytes"], settings["processes"])
     try:
