@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rota.adapters.backends import procs, records
+from rota.adapters.backends import claims, local, procs, records
 from rota.adapters.backends.local import LocalBackend
-from rota.app.ports import Live
+from rota.adapters.backends.lookers import Lookers
+from rota.app.ports import Live, StopOrder
 from rota.core.run import Cause, Exit
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig, look_here, wait_for
@@ -57,6 +61,87 @@ def test_what_does_not_die_holds_nobody_up_and_is_buried_in_the_end(tmp_path: Pa
         assert isinstance(second.observe(order.attempt_id), Exit)
     finally:
         second.close()
+
+
+def test_the_writer_waits_its_turn_at_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many attempts have something that does not die: each is tried once, and is the undertaker's then."""
+    rig, reports = LocalRig(tmp_path, cgroups=False), Reports()
+    orders = [rig.order("last for ever") for _ in range(4)]
+    first = rig.backend()
+    first.open(reports)
+    first.launch(*orders)
+    for order in orders:
+        rig.start_of(reports, order)
+    shims = [(records.read(str(rig.path(order.attempt_id, "pid"))) or {})["pid"] for order in orders]
+    first.close()
+    for pid in shims:
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda pid=pid: procs.start_time(pid) is None, "its supervisor is dead")  # type: ignore[misc]
+    real, writer = Lookers.call, threading.get_ident()
+    asked: list[tuple[bool, float]] = []
+
+    def call(self: Lookers, party: int | str, look: Any, *args: Any, **more: Any) -> Any:
+        if threading.get_ident() == writer:
+            asked.append((more.get("in_turn", True), more["within_s"]))
+        return (False, []) if look is claims.end_all else real(self, party, look, *args, **more)
+
+    second, later = LocalBackend(rig.root / "backend", cgroups=False), Reports()
+    with monkeypatch.context() as patched:
+        patched.setattr(Lookers, "call", call)
+        second.open(later)
+        try:
+            for order in orders:
+                assert second.observe(order.attempt_id) == Live(None)
+            assert asked == [(False, local.AT_ONCE_S)] * len(orders)
+            wait_for(lambda: all(each.burying for each in second._known.values()), "all are the undertaker's")
+            for order in orders:
+                assert second.observe(order.attempt_id) == Live(None)
+                second.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0, overdue=True))
+            assert len(asked) == len(orders)
+        except BaseException:
+            second.close()
+            raise
+    try:
+        for order in orders:
+            assert rig.end_of(later, order).cause is Cause.LOST
+    finally:
+        second.close()
+
+
+def test_the_writer_looks_at_no_supervisor_that_is_overdue(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = rig.order("last for ever")
+    backend.launch(order)
+    rig.start_of(reports, order)
+    real, looked = Lookers.call, list[int]()
+
+    def call(self: Lookers, *args: Any, **more: Any) -> Any:
+        looked.append(threading.get_ident())
+        return real(self, *args, **more)
+
+    monkeypatch.setattr(Lookers, "call", call)
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0, overdue=True))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+    assert threading.get_ident() not in looked
+
+
+def test_a_supervisor_hears_its_stop_though_nobody_can_look_at_it(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a job has all the processes that the account of the server may have."""
+    order = rig.order("succeed", argv=("sh", "-c", "kill -STOP $PPID; echo stopped; sleep 1000; :"))
+    backend.launch(order)
+    wait_for(lambda: backend.read_log(order.attempt_id, 0, 100).content == b"stopped\n", "its supervisor to be stopped")
+
+    def refuse(*args: Any, **more: Any) -> Any:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    backend._lookers.close()
+    backend._lookers = Lookers()
+    backend.stop(order.attempt_id, StopOrder("cancelled", signal.SIGKILL, 0.0, overdue=True))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
 
 
 def test_jobs_keep_the_limit_of_descriptors_the_server_was_started_with(tmp_path: Path) -> None:

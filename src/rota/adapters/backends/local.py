@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rota.adapters.backends import claims, logs, procs, records, stuck, supervisors
+from rota.adapters.backends import claims, heard, logs, procs, records, stuck, supervisors
 from rota.adapters.backends.launcher import Launcher, Overloaded, order_frame
 from rota.adapters.backends.lookers import WITHIN_S as SHORT_S
 from rota.adapters.backends.lookers import Lookers
@@ -55,11 +55,15 @@ CLAIMED_WITHIN_S = 5.0  # an order; where it takes longer, it is looked whether 
 CONTINUED_WITHIN_S = 1.0  # between two looks whether a stopped process that was continued is stopped again
 LAUNCHES_LOOKED_AT = 100  # in one look: the watcher has other things to do
 LOOK_S = 0.05  # of each kind of waiting in `observe`: the one writer stands still meanwhile
+AT_ONCE_S = 0.5  # of all of it
+LISTED_WITHIN_S = heard.LOOK_S + 1.0  # a look at all of a run, which ends by itself before that
 LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
 MAX_VAIN = 250
 SUPERVISORS_LOOK_S = 2.0  # between two looks whether supervisors wait in the kernel
+BURY_AGAIN_S = 1.0
 RETRY_S = 0.5  # after a look that failed, as for want of a descriptor
+CLOSED_WITHIN_S = 1.0  # what looks at supervisors; it may wait for a file system
 
 
 @dataclass(slots=True)
@@ -74,7 +78,9 @@ class _Attempt:
     pidfd: int = -1  # of a shim that is not our zygote's
     burying: bool = False
     unseen: bool = False  # the last look failed
-    continued: int = 0  # how often its supervisor was found to hear nothing when its end was overdue
+    overdue: bool = False  # its end, by the last stop
+    woken: bool = False  # its supervisor, since then
+    continued: int = 0  # how often that was found to hear nothing
     vain: int = 0  # looks that found it held, and by whom they could not tell
     sent_at: float = 0.0  # when its order was handed over, by the awake clock
     claimant: tuple[int, int] | None = None  # pid and start time of its supervisor
@@ -124,6 +130,7 @@ class LocalBackend:
         self._directories = Pins()
         self._lookers = Lookers()
         self._looking: threading.Thread | None = None  # at supervisors
+        self._look_now = threading.Event()
         self._awaits_claims = False  # a look at orders that nobody has claimed is due
         self._stalls = 0  # looks in a row that found a stopped launcher
         self._report: Callable[[Report], None] = lambda report: None
@@ -147,8 +154,10 @@ class LocalBackend:
         self._undertaker = ThreadPoolExecutor(2, "rota-undertaker")
         self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
         self._watcher.start()
-        watcher = self._watcher
-        watcher.post(lambda: watcher.later(SUPERVISORS_LOOK_S, self._look_at_supervisors))
+        self._looking = threading.Thread(target=self._look_at_supervisors, name="rota-supervisors", daemon=True)
+        self._looking.start()
+        if self.strays():
+            self._lookers.prepare()
 
     @property
     def group_name(self) -> str:
@@ -206,16 +215,18 @@ class LocalBackend:
             sight = claims.look(self._root, name)
             # A job of the server's own account can stop its supervisor, even before that has recorded its pid.
             if isinstance(sight, claims.Held) and (shim := sight.shim or claims.claimant(directory)) is not None:
-                self._tell(name, shim, deaf=order.overdue and self._is_deaf(name, shim, sight.shim is not None))
+                if order.overdue:  # whether it hears anything is looked at before it is woken
+                    self._hasten(name)
+                else:
+                    self._wake(name, shim)
         self._adopt(name)
 
     def observe(self, attempt_id: str) -> Observation:
         name = _checked(attempt_id)
         sight = claims.look(self._root, name)
         if isinstance(sight, claims.Deserted):
-            self._await_gone(name)
             # what does not die at once lives: `_adopt` leaves it to the undertaker, who says when it is over
-            sight = self._buried(name, LOOK_S) or claims.Held(None, None)
+            sight = self._buried_at_once(name) or claims.Held(None, None)
         match sight:
             case Exit():
                 return sight
@@ -235,7 +246,7 @@ class LocalBackend:
                 return text if stopped else ""
             case claims.Held(shim):
                 shim = shim or claims.claimant(records.attempt_dir(self._root, name))
-                if shim is not None and self._ask(name, procs.is_stopped, shim[0]):
+                if shim is not None and self._explain(name, procs.is_stopped, shim[0]):
                     return (
                         f"its supervisor, process {shim[0]}, is stopped (state T) or traced (t), so that it keeps to "
                         f"neither a time limit nor a stop by itself; each stop continues it, and when its end is "
@@ -256,14 +267,14 @@ class LocalBackend:
         hangs = self._hanging(name, shim)
         if not stopped and not os.path.exists(f"{directory}/stuck"):
             return hangs
-        found = [each for each in (hangs, *self._ask(name, supervisors.left, self._root, name, shim)) if each]
-        return "; ".join(found) or self._ask(name, stuck.unexplained, shim)
+        left = self._explain(name, supervisors.left, self._root, name, shim, within_s=LISTED_WITHIN_S)
+        return "; ".join(each for each in (hangs, *left) if each) or self._explain(name, stuck.unexplained, shim)
 
     def _hanging(self, name: str, shim: int | None) -> str:
         """Name a supervisor that has waited in the kernel for some seconds; "" = it has not, or it goes on."""
         attempt = self._known.get(name)
         hangs = shim is not None and attempt is not None and attempt.hangs
-        functions = self._ask(name, stuck.waits, shim) if hangs else []
+        functions = self._explain(name, stuck.waits, shim) if hangs else []
         return stuck.supervisor(shim, functions, name.partition("-")[0]) if shim is not None and functions else ""
 
     def strays(self) -> Collection[str]:
@@ -302,10 +313,16 @@ class LocalBackend:
         while self._pins:
             os.close(self._pins.pop())
         self._directories.close()
-        self._lookers.close()
         self._watcher = None
+        self._look_now.set()
+        self._lookers.close()
+        if self._looking is not None:
+            self._looking.join(CLOSED_WITHIN_S)
 
     # -- in any thread
+
+    def _is_open(self) -> bool:
+        return self._watcher is not None
 
     def _queue(self, name: str, content: bytes) -> None:
         attempt, watcher = self._known.get(name), self._watcher
@@ -325,19 +342,26 @@ class LocalBackend:
         if not awaited and (watcher := self._watcher) is not None:
             watcher.post(lambda: watcher.later(CLAIMED_WITHIN_S, self._look_at_launches))
 
-    def _ask(self, name: str, look: Callable[..., T], *args: Any, within_s: float = SHORT_S) -> T:
+    def _ask(
+        self,
+        name: str,
+        look: Callable[..., T],
+        *args: Any,
+        what: str = "",
+        within_s: float = SHORT_S,
+        in_turn: bool = True,
+    ) -> T:
         """Look at processes of an attempt or at its supervisor, or at the launcher: name "". Raises Unseen where that
-        does not end in time. It counts for the account that the processes have."""
+        does not end in time. It counts for the account that the processes have; a kind of looks that is named (`what`)
+        takes no places from the others."""
         uid = claims.account_of(self._root, name) if name else None
-        party = "the launcher" if not name else f"attempt {name}" if uid is None else uid
-        return self._lookers.call(party, look, *args, within_s=within_s, place=name)
+        who = "the launcher" if not name else f"attempt {name}" if uid is None else f"account {uid}"
+        party = f"{what} for {who}" if what else who
+        return self._lookers.call(party, look, *args, within_s=within_s, place=name, in_turn=in_turn)
 
-    def _is_deaf(self, name: str, shim: tuple[int, int], has_begun: bool) -> bool:
-        try:
-            return self._ask(name, supervisors.is_deaf, shim[0], has_begun)
-        except Unseen as error:  # it may hear its stop all the same
-            log.warning("%s: whether its supervisor hears a stop is not known: %s", name, error.strerror)
-            return False
+    def _explain(self, name: str, look: Callable[..., T], *args: Any, within_s: float = SHORT_S) -> T:
+        """Look because somebody asks why: the server's own looks do not wait for that."""
+        return self._ask(name, look, *args, what="explanations", within_s=within_s)
 
     def _wake(self, name: str, shim: tuple[int, int]) -> None:
         """Have a supervisor look for its stop, also one that was stopped itself."""
@@ -375,14 +399,25 @@ class LocalBackend:
         except Unseen:  # it is looked at again in a while
             return []
 
-    def _buried(self, name: str, timeout_s: float) -> Exit | None:
+    def _buried_at_once(self, name: str) -> Exit | None:
+        """Bury what dies at once, unless the undertaker is at it: the one writer stands still meanwhile."""
+        attempt = self._known.get(name)
+        if attempt is not None and attempt.burying:
+            return None
+        self._await_gone(name)
+        try:
+            return self._buried(name, LOOK_S, within_s=AT_ONCE_S, in_turn=False)
+        except Unseen:
+            return None
+
+    def _buried(self, name: str, timeout_s: float, *, within_s: float, in_turn: bool) -> Exit | None:
         """See `claims.bury`."""
 
         def end_all(uid: int | None, group: str) -> bool:
             subuids = () if uid is None else self._subuids(uid)
-            within_s = 3 * timeout_s + SHORT_S  # each of the three looks has that time
             given = (self._root, name, uid, group, timeout_s, subuids)
-            are_gone, texts = self._ask(name, claims.end_all, *given, within_s=within_s)
+            what = "burials" if in_turn else ""
+            are_gone, texts = self._ask(name, claims.end_all, *given, what=what, within_s=within_s, in_turn=in_turn)
             for text in texts:
                 log.warning("%s: %s", name, text)
             return are_gone
@@ -394,23 +429,12 @@ class LocalBackend:
         if self._launcher.behind and self._watcher is not None:
             self._watcher.wake()
 
-    def _tell(self, name: str, shim: tuple[int, int], *, deaf: bool) -> None:
-        """Have a supervisor look for its stop, also one that was stopped itself. Where that was in vain, kill it: what
-        it leaves behind is found by its cgroup and its mark, as of any that was killed."""
-        if deaf:
-            with self._lock:
-                attempt = self._known.setdefault(name, _Attempt())
-                attempt.continued += 1
-                watcher = self._watcher
-            if attempt.continued <= MAX_CONTINUED and watcher is not None:
-                watcher.post(lambda: watcher.later(CONTINUED_WITHIN_S, lambda: self._tell_again(name, shim)))
-            elif attempt.continued > MAX_CONTINUED:
-                log.warning(
-                    "%s: killing its supervisor, which is stopped again and again or waits for a file system", name
-                )
-                self._ask(name, supervisors.kill_with_children, shim)
-                return
-        self._wake(name, shim)
+    def _hasten(self, name: str) -> None:
+        """Have a supervisor whose end is overdue looked at at once, and woken."""
+        with self._lock:
+            attempt = self._known.setdefault(name, _Attempt())
+            attempt.overdue, attempt.woken = True, False
+        self._look_now.set()
 
     def _adopt(self, name: str) -> None:
         with self._lock:
@@ -604,15 +628,6 @@ class LocalBackend:
         self._queue(name, attempt.order)
         self._flush()
 
-    def _tell_again(self, name: str, shim: tuple[int, int]) -> None:
-        """One whose end is overdue, and that was stopped again at once, does not get another round of the server."""
-        try:
-            is_stopped = name in self._known and self._ask(name, supervisors.is_stopped, shim)
-        except Unseen:  # the next stop that is ordered looks again
-            return
-        if is_stopped:
-            self._tell(name, shim, deaf=True)
-
     def _look_at_launches(self) -> None:
         """Where the launcher does not take orders although it is there, see whether somebody stopped it: a job of the
         server's own account can. To send an order to another launcher is safe: of two claims one fails."""
@@ -653,32 +668,54 @@ class LocalBackend:
         self._launcher.send(signal.SIGKILL, stopped)
         return True
 
-    def _look_at_supervisors(self) -> None:
-        """Find the supervisors that wait in the kernel and go on for no signal, and name each once in the log."""
-        assert self._watcher is not None
-        with self._lock:
-            known = list(self._known.items())
-        if self._looking is None or not self._looking.is_alive():
-            self._looking = threading.Thread(
-                target=self._look_at_each, args=(known,), name="rota-supervisors", daemon=True
-            )
-            try:
-                self._looking.start()
-            except RuntimeError as error:  # at the limit of processes; the next round tries again
-                log.warning("supervisors are not looked at: a thread could not be started: %s", error)
-                self._looking = None
-        self._watcher.later(SUPERVISORS_LOOK_S, self._look_at_supervisors)
-
     # -- in a thread of its own
 
-    def _look_at_each(self, known: Sequence[tuple[str, _Attempt]]) -> None:
-        for name, attempt in known:
-            if self._watcher is None:
-                return
-            try:
-                self._look_at_supervisor(name, attempt)
-            except OSError as error:  # it is looked at again in the next round
-                log.debug("%s: its supervisor cannot be looked at: %s", name, error)
+    def _look_at_supervisors(self) -> None:
+        """Find the supervisors that wait in the kernel and go on for no signal, and name each once in the log. Kill
+        those that do not hear that their end is overdue."""
+        while self._is_open():
+            self._look_now.wait(SUPERVISORS_LOOK_S)
+            self._look_now.clear()
+            with self._lock:
+                known = list(self._known.items())
+            for name, attempt in known:
+                if not self._is_open():
+                    return
+                try:
+                    if attempt.overdue:
+                        self._tell(name, attempt)
+                    self._look_at_supervisor(name, attempt)
+                except OSError as error:  # it is looked at again in the next round
+                    log.debug("%s: its supervisor cannot be looked at: %s", name, error)
+                except Exception:  # a defect of one look must not keep the other supervisors from being looked at
+                    log.exception("%s: its supervisor cannot be looked at", name)
+
+    def _tell(self, name: str, attempt: _Attempt) -> None:
+        """Have a supervisor look for its stop, also one that was stopped itself. Where that was in vain, kill it: what
+        it leaves behind is found by its cgroup and its mark, as of any that was killed."""
+        sight = claims.look(self._root, name)
+        if not isinstance(sight, claims.Held):
+            return
+        shim = sight.shim or claims.claimant(records.attempt_dir(self._root, name))
+        if shim is None:
+            return
+        is_deaf = self._is_deaf(name, shim, sight.shim is not None)
+        attempt.continued += is_deaf
+        if is_deaf and attempt.continued > MAX_CONTINUED:
+            if attempt.continued == MAX_CONTINUED + 1:
+                why = "is stopped again and again or waits for a file system"
+                log.warning("%s: killing its supervisor, process %d, which %s", name, shim[0], why)
+            self._ask(name, supervisors.kill_with_children, shim)
+        elif is_deaf or not attempt.woken:
+            self._wake(name, shim)
+            attempt.woken = True
+
+    def _is_deaf(self, name: str, shim: tuple[int, int], has_begun: bool) -> bool:
+        try:
+            return self._ask(name, supervisors.is_deaf, shim[0], has_begun)
+        except OSError as error:  # it may hear its stop all the same
+            log.debug("%s: whether its supervisor hears a stop is not known: %s", name, error.strerror)
+            return False
 
     def _look_at_supervisor(self, name: str, attempt: _Attempt) -> None:
         if attempt.claimant is None:
@@ -701,18 +738,20 @@ class LocalBackend:
     def _bury(self, name: str) -> None:
         end = None
         try:
-            end = self._buried(name, claims.BURIAL_S)
+            # each of the three looks of it has BURIAL_S
+            end = self._buried(name, claims.BURIAL_S, within_s=3 * claims.BURIAL_S + SHORT_S, in_turn=True)
         except OSError as error:
             log.error("%s cannot be swept, trying again: %s", name, error)
         finally:  # whatever went wrong (a full disk): look again in a while
-            attempt = self._known.get(name)
-            if attempt is not None:
-                attempt.burying = False
-            watcher = self._watcher
+            attempt, watcher = self._known.get(name), self._watcher
+
+            def look_again() -> None:
+                if attempt is not None:
+                    attempt.burying = False
+                self._settle(name)
+
             if watcher is not None:
-                watcher.post(
-                    lambda: self._settle(name) if end is not None else watcher.later(1.0, lambda: self._settle(name))
-                )
+                watcher.post(look_again if end is not None else lambda: watcher.later(BURY_AGAIN_S, look_again))
 
 
 def _checked(attempt_id: str) -> str:

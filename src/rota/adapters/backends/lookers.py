@@ -34,6 +34,7 @@ WITHIN_S = 2.0
 MOST, OF_ONE = 16, 2  # looks at a time, of all and of one party
 MOST_LEFT, LEFT_OF_ONE = 64, 4  # lookers that are left alone; with so many no further look begins
 SPARE = 2  # lookers that are kept for the next looks
+START_S = 60.0  # one that is not ready by then is given up
 SOON_S = 0.05
 KILLED_S = 1.0  # a stop waits for lookers that were killed; one that waits in the kernel may never end
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class _Looker:
                     argv,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,  # who reads the server's would wait for one that cannot be killed
                     cwd="/",
                     env={} if mark is None else {procs.MARKER: mark},
                     pass_fds=[theirs.fileno()],
@@ -59,21 +61,34 @@ class _Looker:
                 ours.close()
                 raise
         self.link = ours
+        self.is_ready, self._made_at = False, time.monotonic()
 
-    def ask(self, function: Callable[..., Any], args: tuple[Any, ...], give_up: float) -> tuple[bool, Any]:
+    def may_be_ready_later(self) -> bool:
+        return not self.is_ready and time.monotonic() < self._made_at + START_S
+
+    def ask(self, function: Callable[..., Any], args: tuple[Any, ...], give_up: float) -> None:
+        """Raises TimeoutError, or EOFError or another OSError where the looker is gone: it has not begun then."""
+        if not self.is_ready:
+            if trouble := self._receive(give_up):
+                raise EOFError(trouble)
+            self.is_ready = True
+        self._until(give_up)
+        looker.send(self.link, (function, args))
+
+    def answer(self, give_up: float) -> tuple[bool, Any]:
         """Raises TimeoutError, or EOFError or another OSError where the looker is gone."""
+        answer: tuple[bool, Any] = self._receive(give_up)
+        return answer
 
-        def in_time() -> None:
-            self.link.settimeout(max(0.001, give_up - time.monotonic()))
-
+    def _receive(self, give_up: float) -> Any:
         def read(size: int) -> bytes:
-            in_time()
+            self._until(give_up)
             return self.link.recv(size)
 
-        in_time()
-        looker.send(self.link, (function, args))
-        answer: tuple[bool, Any] = looker.receive(read)
-        return answer
+        return looker.receive(read)
+
+    def _until(self, give_up: float) -> None:
+        self.link.settimeout(max(0.001, give_up - time.monotonic()))
 
     def end(self) -> None:
         """Kill it, without waiting for its end."""
@@ -99,14 +114,28 @@ class Lookers:
         self._told: set[Party] = set()  # of which it was said in the log
         self._closed = False
 
+    def prepare(self) -> None:
+        """Begin to make a looker, so that the first look finds it ready."""
+        try:
+            self._keep(_Looker())
+        except OSError as error:  # the first look tries again
+            log.warning("no process to look at processes can be made: %s", error)
+
     def call(
-        self, party: Party, function: Callable[..., T], *args: Any, within_s: float = WITHIN_S, place: Place = ""
+        self,
+        party: Party,
+        function: Callable[..., T],
+        *args: Any,
+        within_s: float = WITHIN_S,
+        place: Place = "",
+        in_turn: bool = True,
     ) -> T:
         """Return what a function of a module returns that is called with these arguments in a looker. `place`: the
         process, or the attempt, that is looked at, if any; while a look at it does not end no other one begins there.
-        Raises Unseen where there is no answer in time."""
+        Raises Unseen where there is no answer in time, or, unless it may wait its turn, where there is no room at
+        once."""
         give_up = time.monotonic() + within_s
-        self._enter(party, place, give_up)
+        self._enter(party, place, give_up if in_turn else 0.0)
         try:
             done, result = self._ask(party, place, function, args, give_up)
         finally:
@@ -161,29 +190,43 @@ class Lookers:
         while True:
             with self._changed:
                 one, is_new = (self._idle.pop(), False) if self._idle else (None, True)
-            one = one or _Looker()
             try:
-                answer = one.ask(function, args, give_up)
+                one = one or _Looker()
+            except OSError as error:
+                raise Unseen(f"no process to look at processes can be made: {error.strerror}") from error
+            has_begun = False
+            try:
+                one.ask(function, args, give_up)
+                has_begun = True
+                answer = one.answer(give_up)
             except TimeoutError:
+                # A machine may be so slow. One that was killed for it would be followed by as slow a one.
+                if one.may_be_ready_later() and self._keep(one):
+                    raise Unseen("a process to look at processes has not started in time") from None
                 self._give_up(party, place, one)
-                raise Unseen(f"a look for {_named(party)} has not ended in time", has_begun=True) from None
+                raise Unseen(f"a look for {_named(party)} has not ended in time", has_begun=has_begun) from None
             except (EOFError, OSError) as error:  # somebody killed it
                 self._give_up(party, place, one)
-                if is_new:
+                has_begun = has_begun and not isinstance(error, ConnectionResetError)  # that says: it was not read
+                if has_begun or is_new:
                     text = f"a process that was to look at processes has ended: {error}"
-                    raise Unseen(text, has_begun=True) from error
-                continue
+                    raise Unseen(text, has_begun=has_begun) from error
             except BaseException:
                 self._give_up(party, place, one)
                 raise
-            self._give_back(one)
-            return answer
+            else:
+                self._give_back(one)
+                return answer
 
-    def _give_back(self, one: _Looker) -> None:
+    def _keep(self, one: _Looker) -> bool:
+        """Keep a looker for the next look, those that are ready before the others. False: there are enough."""
         with self._changed:
             if kept := not self._closed and len(self._idle) < SPARE:
-                self._idle.append(one)
-        if not kept:
+                self._idle.insert(len(self._idle) if one.is_ready else 0, one)
+        return kept
+
+    def _give_back(self, one: _Looker) -> None:
+        if not self._keep(one):
             one.end()
             one.process.wait()
 

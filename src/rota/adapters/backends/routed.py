@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from rota.app.ports import Absent, Backend, LaunchOrder, LogChunk, Observation, Report, StopOrder, Unseen
+from rota.app.ports import Absent, Backend, LaunchOrder, LogChunk, Observation, Report, StopOrder
 from rota.core.ids import run_of
 
 UNSEEN = (
-    "a look at its processes does not end: one of them, or another process, may hold a lock of the kernel (that of "
-    "/proc/PID/task, say); an admin gives the GPUs back with rota cancel --force {run}"
+    "its processes cannot be looked at ({why}). Where that lasts, one of them, or another process, may hold a lock of "
+    "the kernel (that of /proc/PID/task, say); an admin gives the GPUs back with rota cancel --force {run}"
 )
 
 
@@ -60,11 +60,12 @@ class RoutedBackend:
         return self._of(attempt_id).observe(attempt_id)
 
     def stalled_by(self, attempt_id: str) -> str:
-        """Look at the processes of an attempt. These can keep whoever looks waiting: it is then said so."""
+        """Look at the processes of an attempt. Where that fails, as they keep whoever looks waiting, it is said so: a
+        forced end must not fail for want of its note."""
         try:
             return self._of(attempt_id).stalled_by(attempt_id)
-        except Unseen:
-            return UNSEEN.format(run=run_of(attempt_id))
+        except OSError as error:
+            return UNSEEN.format(why=error.strerror or error, run=run_of(attempt_id))
 
     def strays(self) -> Collection[str]:
         return [*self._jobs.strays(), *self._leases.strays()]
