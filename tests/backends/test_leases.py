@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from rota.adapters import accounts, processes
-from rota.adapters.backends import evict, heard, leases, procs, stuck
+from rota.adapters.backends import evict, heard, leases, procs, stuck, tracers
 from rota.adapters.backends.leases import LeaseBackend
 from rota.adapters.backends.lookers import SPARE, Lookers
 from rota.adapters.processes import LinuxProcesses
@@ -698,6 +698,41 @@ def test_what_outlives_its_kill_is_named_with_the_way_out(  # noqa: PLR0917 - fi
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
 
 
+def test_orders_that_come_to_nothing_leave_nothing_behind(rig, backend, reports, monkeypatch):
+    """They are repeated every few seconds, for days perhaps, for a process that waits in the kernel."""
+    look_here(monkeypatch)
+    monkeypatch.setattr(leases, "RETRY_S", 0.01)
+    monkeypatch.setattr(tracers, "AFTER_S", 0.0)
+    order = rig.order("last for ever")
+    backend.launch(order)
+    killed: list[int] = []
+    freed: list[str] = []
+    kept: list[int] = []
+    real = backend._free
+
+    def kill_in_vain(targets: Any, number: int) -> bool:
+        killed.append(number)
+        return True
+
+    def _free(name: str) -> None:
+        freed.append(name)
+        real(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(evict, "signal_all", kill_in_vain)
+        patched.setattr(backend, "_free", _free)
+        lease = backend._known[order.attempt_id]
+        for count in range(1, 21):
+            backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.0))
+            rig.until(lambda n=count: killed.count(signal.SIGKILL) >= n, "it is tried again")
+            kept.append(len(lease.undo) + len(lease.due))
+        rig.until(lambda: freed, "what traces it is looked for")
+        assert set(kept[3:]) == {kept[3]}
+        assert len(freed) == 1, "once in a while, however many orders there were"
+    os.kill(order.holder.pid, signal.SIGKILL)
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to start a process of another account")
 def test_of_a_family_only_those_of_the_owners_account_are_ended(rig, backend, reports):
     code = "import subprocess, sys; print(subprocess.Popen(['sleep', '1000'], user=54321).pid, flush=True); input()"
@@ -842,7 +877,7 @@ def test_one_that_cannot_be_watched_keeps_no_other_from_being_given(rig, backend
 
 def watch_at_most(monkeypatch: pytest.MonkeyPatch, holders: int, families: int) -> None:
     """One account may have two thirds of these."""
-    monkeypatch.setattr(processes, "shares", lambda limit: Shares(limit, limit // 2, 10, limit, holders, families))
+    monkeypatch.setattr(processes, "shares", lambda limit: Shares(limit, limit // 2, 10, limit, holders, families, 64))
 
 
 def watched(rig: LeaseRig) -> int:

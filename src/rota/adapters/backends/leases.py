@@ -70,7 +70,8 @@ class _Lease:
     watched: int = 0  # descendants whose end is told
     unwatched: bool = False  # there are more of them, or the holder's own end is not told
     counting: bool = False  # the next look at those is due
-    undo: list[Callable[[], None]] = field(default_factory=list)  # watches, and a SIGKILL that is due
+    undo: list[Callable[[], None]] = field(default_factory=list)  # watches
+    due: dict[str, Callable[[], None]] = field(default_factory=dict)  # the next kill and what follows it, to call off
     untouchable: bool = False  # said in the log
     named: bool = False  # as well: what is left after SIGKILL
     crowded: bool = False  # as well: not all of the brood is on record
@@ -280,7 +281,16 @@ class LeaseBackend:
         if lease.kill_by < lease.kill_at:
             lease.kill_at = lease.kill_by
             left_s = max(0.0, lease.kill_by - time.monotonic())
-            lease.undo.append(self._after(left_s, lambda: self._put(name, self._kill, urgent=True)))
+            self._set_due(name, lease, self._kill, left_s, urgent=True)
+
+    def _set_due(
+        self, name: str, lease: _Lease, act: Callable[[str], None], delay_s: float, *, urgent: bool = False
+    ) -> None:
+        """Do this once, so much later, instead of when it was due before. Orders are repeated for as long as a lease
+        lasts, and may come to nothing for days."""
+        if (before := lease.due.get(act.__name__)) is not None:
+            before()
+        lease.due[act.__name__] = self._after(delay_s, lambda: self._put(name, act, urgent=urgent))
 
     def _end(self, name: str, lease: _Lease) -> Exit:
         """The holder is gone, or gave it back: the first record of the end is the end for ever."""
@@ -294,9 +304,10 @@ class LeaseBackend:
         return end
 
     def _let_go(self, lease: _Lease) -> None:
-        for undo in lease.undo:
+        for undo in (*lease.undo, *lease.due.values()):
             undo()
         lease.undo.clear()
+        lease.due.clear()
         lease.watched = 0
 
     def _gather(self, name: str, lease: _Lease, found: Sequence[evict.Target]) -> tuple[evict.Target, ...]:
@@ -423,9 +434,9 @@ class LeaseBackend:
                     return
                 targets = self._gather(name, lease, found)
                 if unseen:
-                    self._after(RETRY_S, lambda: self._put(name, self._kill))
-                elif targets:
-                    lease.undo.append(self._after(tracers.AFTER_S, lambda: self._put(name, self._free)))
+                    self._set_due(name, lease, self._kill, RETRY_S)
+                elif targets and "_free" not in lease.due:  # it comes again by itself
+                    self._set_due(name, lease, self._free, tracers.AFTER_S)
                 lease.kill_at = math.inf  # what forked meanwhile is killed by the next order
             looked_at = [each for each in targets if each not in unseen]
             self._call(lease, evict.signal_all, looked_at, evict.SIGKILL)
@@ -444,8 +455,10 @@ class LeaseBackend:
             if time.monotonic() >= lease.kill_by + stuck.AFTER_S and not lease.named and (texts := self._left(lease)):
                 lease.named = True
                 log.warning("%s: %s; %s", name, "; ".join(texts), _way_out(name))
-            if left:
-                self._after(LOOK_S, lambda: self._put(name, self._free))
+            with self._lock:
+                lease.due.pop("_free", None)
+                if left and self._known.get(name) is lease:
+                    self._set_due(name, lease, self._free, LOOK_S)
 
     def _account(self, lease: _Lease) -> int:
         """Return for whom the work on a lease counts. A record of an older version may name a subordinate id."""
@@ -458,9 +471,14 @@ class LeaseBackend:
         return self._call(lease, evict.family, lease.holder, lease.brood, self._subuids(lease))
 
     def _keep(self, lease: _Lease, found: Sequence[evict.Target]) -> None:
-        """Have those open that `_gather` is to watch."""
+        """Have those open that `_gather` is to watch. Where that fails they are counted now and then: no signal waits
+        for it."""
         known = frozenset(_all_of(lease))
-        self._processes.keep([each for each in found if each not in known][:MAX_WATCHED], lease.holder)
+        new = [each for each in found if each not in known][:MAX_WATCHED]
+        try:
+            self._processes.keep(new, lease.holder)
+        except OSError as error:
+            log.debug("%d processes are looked at now and then: %s", len(new), error)
 
     def _living(self, lease: _Lease) -> set[evict.Target]:
         return self._processes.living(_all_of(lease), lease.holder)
@@ -499,7 +517,8 @@ class LeaseBackend:
             if not lease.failing:
                 log.error("%s: %s; trying again", name, error)
             lease.failing = True
-            self._after(RETRY_S, lambda: self._put(name, act))
+            with self._lock:
+                self._set_due(name, lease, act, RETRY_S)
         else:
             if lease is not None:
                 lease.failing = False
