@@ -257,7 +257,7 @@ def test_a_process_is_watched_until_the_last_has_given_up(processes, sleepers, m
 
 def few(monkeypatch: pytest.MonkeyPatch, holders: int, families: int) -> None:
     """One account may have two thirds of these."""
-    monkeypatch.setattr(module, "shares", lambda limit: Shares(limit, limit // 2, 10, limit, holders, families))
+    monkeypatch.setattr(module, "shares", lambda limit: Shares(limit, limit // 2, 10, limit, holders, families, 64))
 
 
 @pytest.mark.parametrize("family", [False, True])
@@ -417,13 +417,28 @@ def test_what_was_looked_at_is_watched_without_another_look(processes, sleepers,
 
 
 def test_those_that_are_kept_open_are_bounded_and_go_with_their_process(processes, sleepers, monkeypatch):
-    monkeypatch.setattr(module, "MAX_IDLE", 2)
-    made = [sleepers.start() for _ in range(4)]
-    for process in made:
+    monkeypatch.setattr(module, "MAX_IDLE", 3)
+    monkeypatch.setattr(module, "IDLE_OF_ONE", 1)
+    made = [sleepers.start() for _ in range(5)]
+    for process in made[:3]:
         holder_of(processes, process)
-    until(lambda: len(processes._by_fd) == 2, "the oldest are closed")
+    holder_of(processes, made[0])  # it is looked at again
+    for process in made[3:]:
+        holder_of(processes, process)
+    until(lambda: len(processes._by_fd) == 3, "the oldest are closed")
+    assert {pid for pid, _ in processes._idle} == {made[at].pid for at in (0, 3, 4)}
     made[3].kill()
-    until(lambda: len(processes._by_fd) == len(processes._idle) == 1, "and that of one that has ended")
+    until(lambda: len(processes._by_fd) == len(processes._idle) == 2, "and that of one that has ended")
+
+
+def test_one_who_names_many_processes_keeps_no_others_from_staying_open(processes, sleepers, monkeypatch):
+    monkeypatch.setattr(module, "MAX_IDLE", 4)
+    monkeypatch.setattr(module, "IDLE_OF_ONE", 2)
+    made = [sleepers.start() for _ in range(8)]
+    for at, process in enumerate(made):
+        assert processes.look(process.pid, "uid 1002" if at == 0 else "uid 1001" if at < 6 else f"uid {1000 - at}")
+    left = [next(at for at, process in enumerate(made) if process.pid == pid) for pid, _ in processes._idle]
+    assert left == [0, 5, 6, 7], "of one no more than its part, and where all have too many, of who has most"
 
 
 def test_what_cannot_be_kept_open_costs_the_others_nothing(processes, sleepers, monkeypatch):

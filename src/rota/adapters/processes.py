@@ -33,7 +33,7 @@ from rota.adapters.accounts import Accounts
 from rota.adapters.backends import inside, procs, sight
 from rota.adapters.backends.lookers import WITHIN_S, Lookers
 from rota.app.ports import Account, Seen
-from rota.core.descriptors import HIGHEST, shares
+from rota.core.descriptors import HIGHEST, Shares, shares
 from rota.core.run import Holder
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 MAX_PID = 1 << 22  # the kernel's own limit
 MAX_FAMILY = 64  # watched descendants of one account's leases. Its others are looked at now and then
 MAX_IDLE = 256  # processes that were looked at, or watched until just now, and are watched soon perhaps
+IDLE_OF_ONE = 4  # for one account, a part of that
 LOOKS_PER_S = 2000  # at the least
 GONE = -1
 
@@ -86,7 +87,7 @@ class LinuxProcesses:
         self._counts: dict[bool, Counter[int]] = {False: Counter(), True: Counter()}
         self._gone: deque[_Wish] = deque()  # of processes that were gone before they were watched
         self._closable: deque[Target] = deque()  # watches, unless somebody watches one again
-        self._idle: OrderedDict[Target, None] = OrderedDict()  # watches without a wish; the oldest goes first
+        self._idle: OrderedDict[Target, str] = OrderedDict()  # watches without a wish, by for whom; oldest first
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="rota-processes", daemon=True)
         self._thread.start()
@@ -99,7 +100,7 @@ class LinuxProcesses:
             if found is None or procs.has_ended(fd):
                 return None
             with self._lock:
-                if self._keep((pid, found.start), fd):
+                if self._keep((pid, found.start), fd, asker):
                     fd = GONE
         finally:
             _close(fd)
@@ -163,10 +164,11 @@ class LinuxProcesses:
             for each in targets:
                 if (fd := _opened(each[0])) != GONE:
                     opened[each] = fd
-            starts = self._started(holder.uid, [pid for pid, _ in opened])
+            starts = self._started(holder.uid, [pid for pid, _ in opened]) if opened else []
+            party = f"account {self.counted_as(holder.uid)}"
             with self._lock:
                 for each, start in zip(list(opened), starts, strict=True):
-                    if each[1] == start and not procs.has_ended(opened[each]) and self._keep(each, opened[each]):
+                    if each[1] == start and not procs.has_ended(opened[each]) and self._keep(each, opened[each], party):
                         del opened[each]
         finally:
             for fd in opened.values():
@@ -239,12 +241,15 @@ class LinuxProcesses:
 
     # -- with the lock held
 
-    def _keep(self, target: Target, fd: int) -> bool:
+    def _keep(self, target: Target, fd: int, party: str) -> bool:
         """Watch a process for nobody yet. Return whether the descriptor is in use."""
+        if target in self._idle:  # as if looked at for the first time
+            self._rest(target, party)
+            return False
         if self._closing or target in self._watches or not may_keep(fd):
             return False
         self._begin(target, fd)
-        self._rest(target)
+        self._rest(target, party)
         return True
 
     def _begin(self, target: Target, fd: int) -> None:
@@ -252,12 +257,24 @@ class LinuxProcesses:
         self._watches[target] = _Watch(fd)
         self._by_fd[fd] = target
 
-    def _rest(self, target: Target) -> None:
-        """It may be watched again soon: a lease's process is by who asks for it, by who waits, and by who has it."""
-        self._idle[target] = None
-        if len(self._idle) > MAX_IDLE:
-            self._closable.append(self._idle.popitem(last=False)[0])
-            self._nudge()
+    def _rest(self, target: Target, party: str) -> None:
+        """It may be watched again soon: a lease's process is by who asks for it, by who waits, and by who has it.
+        `party`: for whom it is open. One that has many open keeps no others from having theirs."""
+        self._idle[target] = party
+        self._idle.move_to_end(target)
+        most = min(MAX_IDLE, _shares().idle)
+        own = [each for each, other in self._idle.items() if other == party]
+        if len(own) > most // IDLE_OF_ONE:
+            self._forget(own[0])
+        elif len(self._idle) > most:
+            counts = Counter(self._idle.values())
+            largest = max(counts.values())
+            self._forget(next(each for each, other in self._idle.items() if counts[other] == largest))
+
+    def _forget(self, target: Target) -> None:
+        del self._idle[target]
+        self._closable.append(target)
+        self._nudge()
 
     def _add(self, holder: Holder, wish: _Wish, account: int) -> bool:
         """Return whether the process is watched already, and the wish with it."""
@@ -274,8 +291,7 @@ class LinuxProcesses:
         return True
 
     def _must_have_room(self, holder: Holder, account: int, *, family: bool) -> None:
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        bounds, counts = shares(HIGHEST if soft == resource.RLIM_INFINITY else soft), self._counts[family]
+        bounds, counts = _shares(), self._counts[family]
         most = bounds.families if family else bounds.holders
         of_one = min(MAX_FAMILY, bounds.of_one(most)) if family else bounds.of_one(most)
         if counts[account] >= of_one:
@@ -305,7 +321,7 @@ class LinuxProcesses:
             if watch is not None and wish in watch.wishes[wish.family]:
                 self._remove(watch, wish)
                 if not any(watch.wishes.values()):
-                    self._rest(key)
+                    self._rest(key, f"account {watch.account}")
 
     def _nudge(self) -> None:
         with contextlib.suppress(BlockingIOError):  # full: it is awake anyway
@@ -356,6 +372,11 @@ class LinuxProcesses:
             for wish in told:
                 wish.over = True
         return [wish.on_end for wish in told]
+
+
+def _shares() -> Shares:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return shares(HIGHEST if soft == resource.RLIM_INFINITY else soft)
 
 
 def may_keep(fd: int) -> bool:

@@ -23,6 +23,7 @@ class Shares:
     processes: int  # a watched process's number is below this; what is above is for files and launches
     holders: int  # watched processes that hold or wait for a lease
     families: int  # watched descendants of those
+    idle: int = 0  # processes that are kept open for a while after a look
     pins: int = 0  # checkpoint directories of accounts that are kept open
 
     def of_one(self, share: int) -> int:
@@ -37,5 +38,12 @@ def shares(limit: int) -> Shares:
     watches = connections // 4
     families = watches // 4
     return Shares(
-        limit, connections, connections * 2 // 3, limit - reserve // 2, watches - families, families, reserve // 4
+        limit,
+        connections=connections,
+        per_peer=connections * 2 // 3,
+        processes=limit - reserve // 2,
+        holders=watches - families,
+        families=families,
+        idle=families,
+        pins=reserve // 4,
     )
