@@ -172,20 +172,24 @@ def _look(loop: Loop, desk: Desk, run: Run) -> None:
 
 def _strangers(loop: Loop, desk: Desk) -> None:
     """A living attempt of a run the store has never heard of: it was put back to an earlier day, or is another's.
-    Its work is not ours to kill, nor its GPUs, whichever they are, to give away: stop launching and say why (P7)."""
+    Its work is not ours to kill, nor its GPUs, whichever they are, to give away: stop launching and say why (P7). One
+    that cannot be looked at may live."""
     if desk.state.paused:
         return
     for attempt_id in loop.backend.strays():
         run_id = run_of(attempt_id)
         if run_id in desk.state.runs or loop.store.run(run_id) is not None:
             continue
-        with _despite(loop.unseen_strays, attempt_id):
+        try:
             if not isinstance(loop.backend.observe(attempt_id), Live):
                 continue
-            why = f"attempt {attempt_id} runs here, but the store knows no such run: end it, or put the store right"
-            log.error("scheduling is paused: %s", why)
-            desk.write(e.SchedulingPaused(at=desk.now, why=why))
-            return
+            found = "runs here"
+        except OSError as error:
+            found = f"may run here (it cannot be looked at: {error.strerror or error})"
+        why = f"attempt {attempt_id} {found}, but the store knows no such run: end it, or put the store right"
+        log.error("scheduling is paused: %s", why)
+        desk.write(e.SchedulingPaused(at=desk.now, why=why))
+        return
 
 
 def _strays(loop: Loop) -> None:
