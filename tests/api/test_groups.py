@@ -135,6 +135,27 @@ def test_what_was_read_while_a_run_changed_its_sweep_is_not_kept(runs: Runs, kno
     assert known.states("s") == {}
 
 
+@pytest.mark.parametrize(
+    ("during", "pages"),
+    [
+        (moved("x", "t"), 1),  # in neither: a label of somebody else's run was edited
+        (moved("r1", "s"), 1),
+        (moved("x", "s"), 2),  # it joined, after its page was read
+        (moved("r1", "t"), 2),
+    ],
+)
+def test_edits_elsewhere_do_not_keep_a_sweep_from_being_kept(
+    runs: Runs, known: Groups, during: e.Event, pages: int
+) -> None:
+    """Else one person who edits without end would have everybody's large sweeps read anew each time."""
+    runs.of["s"] = {"r1": RUNNING}
+    runs.during = lambda: runs.tell(1, [during])
+    known.states("s")
+    runs.during = lambda: None
+    known.states("s")
+    assert runs.pages == pages
+
+
 def test_a_run_read_in_two_sweeps_since_its_move_was_not_heard_yet_costs_nobody_news(runs: Runs, known: Groups) -> None:
     runs.of = {"a": {"x": QUEUED, "a1": QUEUED}, "b": {"b1": QUEUED}, "others": {"o1": QUEUED}}
     known.states("a"), known.states("others")

@@ -25,13 +25,17 @@ MOST_GROUPS = 5_000  # with or without runs: five of the largest pages of `GET /
 class _Reading:
     """What is heard while one sweep is being read."""
 
-    __slots__ = ("joined", "name", "news", "unsure")
+    __slots__ = ("edited", "joined", "name", "news")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.news: dict[str, RunState] = {}  # of whatever run: whose it is, is not known yet
         self.joined: list[str] = []  # runs submitted into this sweep
-        self.unsure = False  # a run changed its sweep: what was read is not kept
+        self.edited: dict[str, str] = {}  # the sweeps of runs that were edited, which may be others than before
+
+    def is_sure(self, found: Mapping[str, RunState]) -> bool:
+        """Whether no run joined or left the sweep by an edit, before or after its page was read."""
+        return all((name == self.name) == (run_id in found) for run_id, name in self.edited.items())
 
 
 class Groups:
@@ -57,7 +61,7 @@ class Groups:
             with self._lock:
                 found = {run_id: reading.news.get(run_id, state) for run_id, state in rows}
                 found |= {run_id: reading.news[run_id] for run_id in reading.joined if run_id not in found}
-                if not reading.unsure:
+                if reading.is_sure(found):
                     self._keep(name, dict(found))
             return found
         finally:
@@ -120,12 +124,13 @@ class Groups:
                 self._regroup(event)
 
     def _regroup(self, event: e.RunEdited) -> None:
-        """A run that changed its sweep: what was known of both is read again when asked for."""
+        """A run that changed its sweep: what was known of both is read again when asked for. The old one of a run whose
+        sweep is not known here is no matter: it is not kept in mind either."""
         old, new = self._group_of.get(event.run_id, ""), event.spec.group
+        for reading in self._readings:
+            reading.edited[event.run_id] = new
         if old == new:
             return
-        for reading in self._readings:
-            reading.unsure = True
         self._drop(old)
         self._drop(new)
 
