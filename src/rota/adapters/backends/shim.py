@@ -336,8 +336,8 @@ class Shim:
                 try:
                     confine.create(group)
                     self.subgroups.append(group)
-                    self._enrol(group)
                     deny(group, denied)
+                    self._enrol(group)
                     break
                 except OSError as error:
                     why = f"{why}; {error}"
@@ -369,8 +369,12 @@ class Shim:
             self.house.groups.oom.begin(self.subgroups)
 
     def _enrol(self, group: str) -> None:
-        if self.house.groups.roll is not None:
-            self.house.groups.roll.add(group)
+        """Have the processes of a group counted among ours."""
+        try:
+            if self.house.groups.roll is not None:
+                self.house.groups.roll.add(group)
+        except OSError as error:  # the task is confined all the same
+            self._note_failed(f"count the processes in {group}", error)
 
     # -- live
 
@@ -562,10 +566,11 @@ class Shim:
             found = None
         return {0} if found is None else found
 
-    def _look(self, act: Callable[[], Any], what: str, within_s: float = LOOK_WAIT_S) -> Any:
+    def _look(self, act: Callable[[], Any], what: str, within_s: float = LOOK_WAIT_S, *, is_over: bool = False) -> Any:
         """Look at processes, which may wait without end, beside the main thread. None: it did not end in time. Before
-        the kill that is until its time has come at most; a stop that hastens it is heard meanwhile."""
-        give_up, is_before = procs.time_awake() + within_s, self.looks_at == FAR
+        the kill that is until its time has come at most; a stop that hastens it is heard meanwhile. `is_over`: none of
+        the run's processes is left, and nothing is to be killed."""
+        give_up, is_before = procs.time_awake() + within_s, not is_over and self.looks_at == FAR
 
         def is_awaited() -> bool:
             if is_before and self.kill_at is not None and signal.SIGUSR1 in signal.sigpending():
@@ -799,7 +804,7 @@ class Shim:
 
         what, within_s = "see what it waits for", tracers.AFTER_S if self.looks.left() else LOOK_WAIT_S
         try:
-            seen: tuple[bool, str] | None = self._look(look, what, within_s)
+            seen: tuple[bool, str] | None = self._look(look, what, within_s, is_over=True)
         except OSError as error:
             self._note_failed(what, error)
             return None
