@@ -6,8 +6,10 @@ from rota.core import express
 from rota.core.policies import auto
 from rota.core.policy import Backfill, Ordering
 from rota.core.queue import Kind, Lane
+from rota.core.quota import Over, over
 from rota.core.run import Run
 from rota.core.snapshot import Snapshot
+from rota.core.usage import Load
 
 
 class Headroom:
@@ -62,8 +64,20 @@ class Headroom:
         """Somebody waits for a whole node, or half of all GPUs are held by those that have one."""
         if self._gangs_about is None:
             waiting = (kind for kind in self.snap.queue.kinds() if not any(kind.band[auto.PARTS :]))
-            self._gangs_about = any(self._is_gang(kind.request.gpus) for kind in waiting) or self._gangs_hold_half()
+            gangs = (kind for kind in waiting if self._is_gang(kind.request.gpus))
+            self._gangs_about = any(self._waits_for_room(kind) for kind in gangs) or self._gangs_hold_half()
         return self._gangs_about
+
+    def _waits_for_room(self, kind: Kind) -> bool:
+        """Whether one of them could start if there were room: a cap or the owner's limits may keep them for ever."""
+        return any(self._is_allowed(lane) for lane in kind.lanes.values())
+
+    def _is_allowed(self, lane: Lane) -> bool:
+        snap = self.snap
+        if lane.group in snap.caps and snap.groups.get(lane.group, 0) >= snap.caps[lane.group]:
+            return False
+        load = snap.load.get(lane.user) or Load()
+        return over(snap.policy.limits_of(lane.user), load, lane.request.gpus) is Over.NOTHING
 
     def _gangs_hold_half(self) -> bool:
         held = (self.snap.runs[run_id].spec.request.gpus for _, run_id in self.snap.timeline)

@@ -9,7 +9,7 @@ import pytest
 
 from rota.core import events as e
 from rota.core.explain import explain
-from rota.core.policy import HOUR_S, Backfill, Policy
+from rota.core.policy import HOUR_S, Backfill, Limits, Policy
 from rota.core.presets import named
 from tests.unit.core.kit import HIGH, LOW, Lab, node, two_by_eight
 
@@ -133,6 +133,24 @@ def test_what_is_wide_but_waits_for_no_node_of_its_own_is_no_gang(more):
     lab.submit(8, takes=LONG, **more)
     lab.step()
     assert running(lab) == 15
+
+
+@pytest.mark.parametrize("kept_by", ["cap", "limit"])
+def test_a_gang_that_may_not_start_changes_nothing(kept_by):
+    """Else who never wants it to start has one GPU more than others."""
+    lab = crowded(named("auto") if kept_by == "cap" else replace(named("auto"), user_limits={"bob": Limits(gpus=7)}))
+    if kept_by == "cap":
+        lab.tell(e.GroupCapped(at=lab.now, group="s", limit=1))
+        lab.submit(0, group="s", takes=LONG, user="bob")
+        lab.step()
+    before = running(lab)
+    lab.submit(8, group="s", takes=LONG, user="bob")
+    lab.step()
+    assert running(lab) == before == (16 if kept_by == "cap" else 15), "one of these needs no GPU"
+    if kept_by == "cap":
+        lab.tell(e.GroupCapped(at=lab.now, group="s", limit=2))
+        lab.step()
+        assert running(lab) == before + 1, "now a gang waits for room"
 
 
 def test_nor_does_anybody_while_one_runs():
