@@ -239,6 +239,8 @@ class TestWhoSaidIt:
                 "run finished",
                 "\uff52ecommendation_accepted",
                 "us\u200ber_said",
+                "us\u3164er_said",
+                "\uffa0run_failed",
                 "_run_failed",
             ),
             *("decision_recorded", "agent_recommendation_issued"),

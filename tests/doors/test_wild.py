@@ -30,6 +30,14 @@ def test_six_numbers(server: Server) -> None:
     assert server.get("/wild/v2/system-health").ok() == {**first, "running": 16, "queued": 2, "total": 18}
 
 
+def test_what_is_only_reported_takes_no_place(server: Server) -> None:
+    """Else an agent that waits for a place waits for as long as somebody's report stands."""
+    first = server.get("/wild/v2/system-health").ok()
+    made = server.post("/runs", {"name": "a", "command": "true"}).ok()["id"]
+    server.post(f"/runs/{made}/status", {"status": "running"}).ok()
+    assert server.get("/wild/v2/system-health").ok() == {**first, "total": first["total"] + 1}
+
+
 def test_what_is_enforced_is_what_is_told(server: Server) -> None:
     server.put("/orchestrator/policy", {"max_concurrent_jobs": 3}).ok()
     assert server.get("/wild/v2/system-health").ok()["max_concurrent"] == 3

@@ -115,6 +115,16 @@ def test_no_list_and_no_sum_names_it(hidden: Secretive, route: str, by: str) -> 
     assert hidden.seen_in(answer.body) == []
 
 
+@pytest.mark.parametrize(("by", "shown"), [("ben", ["ben"]), ("bot", ["ann"]), ("root", ["ann", "ben"])])
+def test_limits_of_others_are_not_shown(hidden: Secretive, by: str, shown: list[str]) -> None:
+    hidden.lab.ask("PUT", "/orchestrator/policy", {"user_limits": {who: {"gpus": 9} for who in ("ann", "ben")}}).ok()
+    try:
+        status = hidden.lab.ask("GET", "/orchestrator/status", by=by).ok()
+        assert sorted(status["policy"]["user_limits"]) == shown
+    finally:
+        hidden.lab.ask("PUT", "/orchestrator/policy", {"user_limits": {}}).ok()
+
+
 def test_its_gpu_is_taken_all_the_same(hidden: Secretive) -> None:
     status = hidden.lab.ask("GET", "/gpu/status", by="ben").ok()["cluster_status"]
     assert status["allocated_gpus"] == 1

@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 def load_later_ones() -> None:
     """Load, in a thread, what requests need and the first answer does not. Else a request would, and an account that
     holds the lock of a directory of the library (docs/security.md) at that moment would hold the event loop as well."""
-    Thread(target=_load, name="rota-imports", daemon=True).start()
+    try:
+        Thread(target=_load, name="rota-imports", daemon=True).start()
+    except RuntimeError as error:  # at the limit of processes: requests load them
+        log.warning("what requests need is not loaded ahead: %s", error)
 
 
 def _load() -> None:

@@ -23,6 +23,7 @@ RECOUNT_S = 3600.0  # old runs are dropped behind our back, see retention
 @dataclass(frozen=True, slots=True)
 class Tally:
     counts: Mapping[RunState, int] = field(default_factory=lambda: dict.fromkeys(RunState, 0))  # archived runs aside
+    elsewhere: int = 0  # of these, active ones that are only reported
     average_wait_s: float = 0.0  # from submit to the first start, of the newest starts
     ended_last_hour: int = 0
     # since this server's start:
@@ -70,6 +71,7 @@ class Counter:
             since = int(self._now() / MINUTE_S) - MINUTES
             return Tally(
                 counts={**self._window.counts(), **self._sum()},
+                elsewhere=self._window.elsewhere(),
                 average_wait_s=sum(self._waits) / len(self._waits) if self._waits else 0.0,
                 ended_last_hour=sum(count for minute, count in self._ends if minute > since),
                 scheduled=self._scheduled,

@@ -189,6 +189,11 @@ class Window:
                 found[self.runs[run_id].state] -= 1
             return found
 
+    def elsewhere(self) -> int:
+        """Count the active runs that are only reported, archived ones aside."""
+        with self._lock:
+            return sum(self.runs[run_id].is_elsewhere for run_id in self.active if run_id not in self.archived)
+
     def run(self, run_id: str) -> Run | None:
         """A live run, without the cost of a view."""
         return self.runs.get(run_id)

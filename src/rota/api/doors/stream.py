@@ -123,6 +123,8 @@ async def _close(socket: WebSocket, code: int) -> None:
             await socket.close(code, REASONS[code])
     except TimeoutError:
         socket.scope["rota.hang_up"]()
+    except (WebSocketDisconnect, RuntimeError):  # it left at the same moment
+        pass
 
 
 async def _tell(house: House, socket: WebSocket, after: int | None) -> int:

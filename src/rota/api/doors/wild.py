@@ -24,13 +24,15 @@ class Busy(BaseModel):
 
 @router.get("/wild/v2/system-health", summary="How busy it is", responses={200: {"model": Busy}, **faults()})
 def system_health(house: HouseDep) -> Json:
-    """Of runs that were not archived. `running` counts those that are being launched, so that nobody starts too many;
-    `max_concurrent` is what is enforced: the policy's limit, or else the number of GPUs."""
-    count, limit = house.service.tally().counts, house.service.policy().max_concurrent
+    """Of runs that were not archived. `running` counts those that are being launched, so that nobody starts too many,
+    but none that are only reported from elsewhere, which take no place here; `max_concurrent` is what is enforced: the
+    policy's limit, or else the number of GPUs."""
+    tally, limit = house.service.tally(), house.service.policy().max_concurrent
+    count = tally.counts
     gpus = sum(len(node.gpus) for node in house.service.nodes().values())
     return Json(
         {
-            "running": count[RunState.RUNNING] + count[RunState.STARTING],
+            "running": max(0, count[RunState.RUNNING] + count[RunState.STARTING] - tally.elsewhere),
             "queued": count[RunState.QUEUED] + count[RunState.HELD],
             "completed": count[RunState.SUCCEEDED],
             "failed": count[RunState.FAILED] + count[RunState.LOST],

@@ -29,6 +29,7 @@ ANSWERS = {
 
 
 INVISIBLE = ("Cc", "Cf", "Mn")
+FILLERS = "\u115f\u1160"  # letters by their category that show nothing
 NOT_A_LETTER = re.compile(r"[\W_]+")
 AGENT, HUMAN = "agent", "human"
 RESERVED = ("user_", "run_", "recommendation_", "decision_recorded", "agent_recommendation_issued")
@@ -37,7 +38,7 @@ RESERVED = ("user_", "run_", "recommendation_", "decision_recorded", "agent_reco
 def is_reserved(kind: str) -> bool:
     """Return whether entries of this kind stand for what runs did, or for what people answered and decided."""
     shown = unicodedata.normalize("NFKC", kind).casefold()
-    letters = "".join(letter for letter in shown if unicodedata.category(letter) not in INVISIBLE)
+    letters = "".join(one for one in shown if unicodedata.category(one) not in INVISIBLE and one not in FILLERS)
     return NOT_A_LETTER.sub("_", letters).strip("_").startswith(RESERVED)
 
 
