@@ -1,8 +1,8 @@
 """Do what may wait for a job, in a thread beside the supervisor's main one.
 
 An account can hold the locks of what it may open or list: a directory, a terminal, a pipe. A call that waits for such a
-lock is not ended by any signal. The main thread of a supervisor never makes one: else it would hear of no stop, and
-could not record the end.
+lock is not ended by any signal. The main thread of a supervisor makes none, or it would hear of no stop and could not
+record the end; but where no thread is to be had it looks at processes itself.
 """
 
 from __future__ import annotations
