@@ -137,7 +137,7 @@ class TestContract(BackendContract):
 
 
 SAVING = """
-import signal
+import os, signal
 heard = 0
 def save(*_):
     global heard
@@ -147,7 +147,7 @@ def tell(*_):
     print(heard, flush=True)
 signal.signal(signal.SIGTERM, save)
 signal.signal(signal.SIGWINCH, tell)  # a higher number: of two that wait, the lower one comes first
-print("ready", flush=True)
+os.write(1, b"ready\\n")  # not by print, which may not be entered twice: the signal may come inside it
 while True:
     signal.pause()
 """
@@ -1067,9 +1067,9 @@ def test_the_lock_of_all_leases_waits_for_no_look(rig, backend, reports, monkeyp
 
 def test_a_program_gets_its_signal_though_the_first_signalling_did_not_begin(rig, backend, reports, monkeypatch):
     code = (
-        "import signal, time; n = [0]\n"
+        "import os, signal, time; n = [0]\n"
         "def hear(*given): n[0] += 1; print(n[0], flush=True)\n"
-        "signal.signal(signal.SIGTERM, hear); print('ready', flush=True)\n"
+        "signal.signal(signal.SIGTERM, hear); os.write(1, b'ready\\n')\n"
         "while True: time.sleep(1)\n"
     )
     holder = rig.person(sys.executable, "-c", code)
@@ -1099,9 +1099,9 @@ def test_a_program_gets_its_signal_though_the_first_signalling_did_not_begin(rig
 
 def test_a_program_gets_its_signal_once_though_the_signalling_does_not_end(rig, backend, reports, monkeypatch):
     code = (
-        "import signal, time; n = [0]\n"
+        "import os, signal, time; n = [0]\n"
         "def hear(*given): n[0] += 1; print(n[0], flush=True)\n"
-        "signal.signal(signal.SIGTERM, hear); print('ready', flush=True)\n"
+        "signal.signal(signal.SIGTERM, hear); os.write(1, b'ready\\n')\n"
         "while True: time.sleep(1)\n"
     )
     holder = rig.person(sys.executable, "-c", code)
