@@ -7,6 +7,7 @@ import os
 import pwd
 import signal
 import socket
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -268,6 +269,20 @@ def test_a_client_that_hangs_up_leaves_the_queue(desk: Desk) -> None:
         client.kill()
     until(lambda: desk.status()["jobs_queued"] == 0, "it left")
     assert desk.of(os.getpid())["status"] == "done"
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_also_one_that_has_sent_much_behind_its_request(desk: Desk, reset: bool) -> None:
+    """The server then reads no further, and so hears nothing of its end."""
+    desk.holder(4)
+    body = json.dumps({"pid": os.getpid(), "num_gpus": 4}).encode()
+    head = b"POST /acquire HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", desk.server.lease_port)) as client:
+        client.sendall(head + body + b"GET /status HTTP/1.1\r\nx: " + b"y" * 20_000)
+        until(lambda: desk.of(os.getpid())["status"] == "queued", "it waits")
+        if reset:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    until(lambda: desk.status()["jobs_queued"] == 0, "it left")
 
 
 def test_a_big_request_is_not_starved_by_small_ones(desk: Desk) -> None:

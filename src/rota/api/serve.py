@@ -351,11 +351,20 @@ def _nothing() -> None:
 def _is_half_closed(transport: asyncio.Transport) -> bool:
     """Return whether the other end of a unix socket says no more, and still listens."""
     link = transport.get_extra_info("socket")
-    if link is None or link.family != socket.AF_UNIX:
-        return False
+    return link is not None and link.family == socket.AF_UNIX and _end_of(link) == select.POLLRDHUP
+
+
+def _has_hung_up(transport: asyncio.Transport) -> bool:
+    """Return whether the other end has closed, of which nothing is heard while nothing is read."""
+    link = transport.get_extra_info("socket")
+    return link is not None and _end_of(link) != 0 and not _is_half_closed(transport)
+
+
+def _end_of(link: socket.socket) -> int:
+    """Return what the kernel says of the other end, as events of poll; 0 = it is there."""
     look = select.poll()
     look.register(link.fileno(), select.POLLRDHUP)
-    return [event for _, event in look.poll(0)] == [select.POLLRDHUP]
+    return sum(event for _, event in look.poll(0))
 
 
 def _hang_up(transport: asyncio.Transport) -> None:
@@ -511,6 +520,11 @@ class _Connection(BoundedPipeline):
             self._ending = self.loop.call_later(TAKE_WITHIN_S, self._close)
         return True
 
+    def _has_gone(self) -> bool:
+        """Whether the client has hung up. While reading rests, as it has sent much behind its request, the kernel is
+        asked."""
+        return self.transport.is_closing() or (self.flow.held and _has_hung_up(self.transport))
+
     def _forget(self) -> None:
         """Drop what refers back to this connection. Else thousands of closed ones would wait for the garbage collector,
         which would hold the event loop for a second when it comes. A request that is still worked on keeps its own
@@ -605,7 +619,7 @@ class _Connection(BoundedPipeline):
         if not (self.parser.should_upgrade() and self._should_upgrade()):
             self._calm()  # else a body may follow, which is waited for no longer than a head
         self.scope["rota.hang_up"] = self.hang_up  # type: ignore[typeddict-unknown-key]
-        self.scope["rota.gone"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
+        self.scope["rota.gone"] = self._has_gone  # type: ignore[typeddict-unknown-key]
         self.scope["rota.drained"] = self.flow.drain  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
         self.scope["rota.shares_pids"] = self._shares_pids  # type: ignore[typeddict-unknown-key]

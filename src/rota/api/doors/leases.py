@@ -32,6 +32,7 @@ from rota.api.errors import RETRY_AFTER_S, SHORT, STATUS, is_shortage
 from rota.api.gate import UNAUTHORISED
 from rota.api.guard import MAX_BODY
 from rota.api.house import House
+from rota.api.read_slots import has_gone
 from rota.api.render.lease import Leased, lease
 from rota.api.router import Router
 from rota.app.authz import Principal, Role
@@ -219,7 +220,7 @@ async def _granted(asked: Asked, request: Request) -> Response:
     granted = asyncio.wrap_future(asked.granted)
     gone = asyncio.create_task(_gone(request))
     try:
-        while holds() and not granted.done() and not gone.done():
+        while holds() and not granted.done() and not gone.done() and not has_gone(request.scope):
             await asyncio.wait((granted, gone), timeout=LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:  # the server stops: who waits keeps its place, and finds it again by its key
         granted.add_done_callback(_unheard)
