@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rota.api import read_slots
+from rota.api.bodies import SMALL_BODY
 from rota.api.guard import Guard
 from rota.api.house import House
 from rota.api.read_slots import AT_A_TIME, CHANGES_AT_A_TIME
@@ -117,6 +118,36 @@ def test_an_answer_that_is_not_read_keeps_its_place(shared: House) -> None:
         is_read.set()
         assert set(await asyncio.gather(*many)) == {200}
         assert app.begun == 5 * AT_A_TIME
+
+    asyncio.run(story())
+
+
+def test_nor_does_one_to_a_large_body(shared: House) -> None:
+    greedy, _ = issue(shared.service, shared.gate, "mallory", "user")
+
+    async def story() -> None:
+        app, is_read = Rendering(), asyncio.Event()
+        app.go_on.set()
+
+        async def reading(scope: Any, receive: Any, send: Any) -> None:
+            while (await receive()).get("more_body", False):
+                pass
+            await app(scope, receive, send)
+
+        async def unread(scope: Any, receive: Any, send: Any) -> None:
+            await guard({**scope, "rota.drained": is_read.wait}, receive, send)
+
+        guard = Guard(reading, shared)
+        body = [b"x" * (SMALL_BODY + 1)]
+        many = [
+            asyncio.create_task(acall(unread, RUNS, "POST", {"x-auth-token": greedy}, body=body))  # type: ignore[arg-type]
+            for _ in range(2 * CHANGES_AT_A_TIME)
+        ]
+        await settle()
+        assert app.begun == CHANGES_AT_A_TIME
+        is_read.set()
+        assert {answer.status for answer in await asyncio.gather(*many)} == {200}
+        assert app.begun == 2 * CHANGES_AT_A_TIME
 
     asyncio.run(story())
 

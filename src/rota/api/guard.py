@@ -59,7 +59,6 @@ OPEN = frozenset({"/", "/health", "/docs", "/openapi.json", "/healthz", "/readyz
 OPEN_TO_READ = frozenset({"/prompt-skills"})
 STATIC = "/static/"
 OPEN_BELOW = ("/prompt-skills/", STATIC)  # to read
-VIEWERS_MAY = ("/prompt-skills/",)  # what is no read, and yet for everybody who is known
 # Routes on which only an admin may do anything, and those on which an agent may not.
 OFFICE = re.compile(r"/(tokens|orchestrator|nodes|gpu/initialize)(/.*)?")
 PEOPLES = re.compile(r"/cluster|/(queue|runs)/[^/]*/priority")
@@ -139,6 +138,7 @@ class Guard:
         else:
             async with AsyncExitStack() as stack:
                 await self._app(scope, _taking_slot(receive, stack, slots, scope["rota.party"]), _adding_headers(send))
+                await drained(scope)  # with its place, if it took one
 
     async def _take_slot(self, slots: ReadSlots, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
@@ -222,7 +222,7 @@ class Guard:
         if role is Role.ADMIN:
             return MAX_BODY
         forbidden = (
-            (not MAY[role] and not path.startswith(VIEWERS_MAY))
+            not MAY[role]
             or OFFICE.fullmatch(path)
             or (role is Role.AGENT and PEOPLES.fullmatch(path))
         )
