@@ -122,7 +122,7 @@ def test_a_look_that_may_not_wait_its_turn_is_refused_at_once(looks: Lookers) ->
     threads = [threading.Thread(target=_waits, args=(looks, 7), daemon=True) for _ in range(lookers.OF_ONE)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: looks._busy[7] == lookers.OF_ONE, "its looks are under way")
+    wait_for(lambda: looks._busy[7, ""] == lookers.OF_ONE, "its looks are under way")
     with pytest.raises(Unseen, match="too many looks"):
         looks.call(7, os.getpid, within_s=FOREVER_S, in_turn=False)
     assert looks.call(8, os.getpid, in_turn=False, within_s=60.0) > 0
@@ -154,12 +154,32 @@ def test_a_looker_that_starts_slowly_is_waited_for_and_not_replaced(
     assert not looks._left
 
 
-def test_one_that_never_starts_is_given_up(looks: Lookers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_become_ready_is_given_up(looks: Lookers, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(lookers._Looker):
+        def __init__(self) -> None:
+            super().__init__()
+            self.process.send_signal(signal.SIGSTOP)
+            made.append(self)
+
+    made: list[lookers._Looker] = []
+    monkeypatch.setattr(lookers, "_Looker", Stopped)
     monkeypatch.setattr(lookers, "START_S", 0.0)
-    monkeypatch.setattr(looker, "__file__", "/dev/stdin")  # which it has not: it ends
-    with pytest.raises(Unseen, match="has ended"):
-        looks.call(7, os.getpid, within_s=60.0)
+    with pytest.raises(Unseen):
+        looks.call(7, os.getpid, within_s=SOON_S)
     assert not looks._idle
+    assert made[0].process.wait(60) == -signal.SIGKILL
+
+
+def test_one_that_cannot_start_says_why(looks: Lookers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "looker.py"
+    program.write_text(f"import sys; sys.path.insert(0, {str(Path(looker.__file__).parents[3])!r})\n")
+    program.write_text(
+        program.read_text()
+        + "from rota.adapters.backends import looker\nlooker.LOOKS = ['rota.nowhere']\nlooker.main(int(sys.argv[1]))\n"
+    )
+    monkeypatch.setattr(looker, "__file__", str(program))
+    with pytest.raises(Unseen, match=r"has ended: it cannot start: ModuleNotFoundError.*rota\.nowhere"):
+        looks.call(7, os.getpid, within_s=60.0)
 
 
 def test_what_a_look_does_is_not_done_twice(looks: Lookers, tmp_path: Path) -> None:
@@ -226,7 +246,7 @@ def test_one_party_leaves_lookers_to_the_others(looks: Lookers) -> None:
     threads = [threading.Thread(target=_waits, args=(looks, 7), daemon=True) for _ in range(lookers.OF_ONE)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: looks._busy[7] == lookers.OF_ONE, "its looks are under way")
+    wait_for(lambda: looks._busy[7, ""] == lookers.OF_ONE, "its looks are under way")
     with pytest.raises(Unseen, match="too many looks at processes are under way for account 7"):
         looks.call(7, procs.start_time, os.getpid(), within_s=SOON_S)
     assert looks.call(8, procs.start_time, os.getpid()) is not None

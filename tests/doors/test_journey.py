@@ -241,6 +241,7 @@ class TestWhoSaidIt:
                 "us\u200ber_said",
                 "us\u3164er_said",
                 "\uffa0run_failed",
+                "ru\ufff0n_finished",
                 "_run_failed",
             ),
             *("decision_recorded", "agent_recommendation_issued"),

@@ -243,8 +243,8 @@ class LinuxProcesses:
 
     def _keep(self, target: Target, fd: int, party: str) -> bool:
         """Watch a process for nobody yet. Return whether the descriptor is in use."""
-        if target in self._idle:  # as if looked at for the first time
-            self._rest(target, party)
+        if target in self._idle:
+            self._idle.move_to_end(target)
             return False
         if self._closing or target in self._watches or not may_keep(fd):
             return False

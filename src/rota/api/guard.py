@@ -221,11 +221,7 @@ class Guard:
             return SMALL_BODY
         if role is Role.ADMIN:
             return MAX_BODY
-        forbidden = (
-            not MAY[role]
-            or OFFICE.fullmatch(path)
-            or (role is Role.AGENT and PEOPLES.fullmatch(path))
-        )
+        forbidden = not MAY[role] or OFFICE.fullmatch(path) or (role is Role.AGENT and PEOPLES.fullmatch(path))
         return SMALL_BODY if forbidden else MAX_BODY
 
     def _terms(self, scope: Scope, length: int) -> Terms:

@@ -7,9 +7,9 @@ servers do that keep a queue short: a large cluster has GPUs coming back all the
 is used to the last.
 
 It is a courtesy, and has ends. Who has waited for a few times its own length, or a week, no longer stands back. Runs as
-wide as a node never do: they would leave many GPUs idle for the sake of a few. And while one of those waits, or they
-hold half of all GPUs, nobody does: a GPU kept free pushes long runs onto one more node, and where gangs are the daily
-work that costs them more than short runs gain.
+wide as a node never do: they would leave many GPUs idle for the sake of a few. And while one of those waits for
+room, or they hold half of all GPUs, nobody does: a GPU kept free pushes long runs onto one more node, and where gangs
+are the daily work that costs them more than short runs gain.
 """
 
 from __future__ import annotations

@@ -56,12 +56,14 @@ CONTINUED_WITHIN_S = 1.0  # between two looks whether a stopped process that was
 LAUNCHES_LOOKED_AT = 100  # in one look: the watcher has other things to do
 LOOK_S = 0.05  # of each kind of waiting in `observe`: the one writer stands still meanwhile
 AT_ONCE_S = 0.5  # of all of it
+STANDS_S, STANDS_IN_S = 1.5, 10.0  # of all attempts together
 LISTED_WITHIN_S = heard.LOOK_S + 1.0  # a look at all of a run, which ends by itself before that
 LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
 MAX_VAIN = 250
 SUPERVISORS_LOOK_S = 2.0  # between two looks whether supervisors wait in the kernel
-BURY_AGAIN_S = 1.0
+UNDERTAKERS = 4
+BURY_AGAIN_S, BURY_LATEST_S = 1.0, 30.0  # after a burial in vain; doubled each time, so that others have their turn
 RETRY_S = 0.5  # after a look that failed, as for want of a descriptor
 CLOSED_WITHIN_S = 1.0  # what looks at supervisors; it may wait for a file system
 
@@ -76,11 +78,13 @@ class _Attempt:
     ours: bool = False  # our zygote's: it will tell us when the shim ends
     started: bool = False  # reported
     pidfd: int = -1  # of a shim that is not our zygote's
-    burying: bool = False
+    burying: bool = False  # the undertaker has it, or will
+    resists: int = 0  # how often something of it did not die
     unseen: bool = False  # the last look failed
     overdue: bool = False  # its end, by the last stop
     woken: bool = False  # its supervisor, since then
     continued: int = 0  # how often that was found to hear nothing
+    unwatched: bool = False  # the last look at it failed
     vain: int = 0  # looks that found it held, and by whom they could not tell
     sent_at: float = 0.0  # when its order was handed over, by the awake clock
     claimant: tuple[int, int] | None = None  # pid and start time of its supervisor
@@ -131,6 +135,7 @@ class LocalBackend:
         self._lookers = Lookers()
         self._looking: threading.Thread | None = None  # at supervisors
         self._look_now = threading.Event()
+        self._stood_since, self._stood_s = -STANDS_IN_S, 0.0  # the writer's thread alone uses these
         self._awaits_claims = False  # a look at orders that nobody has claimed is due
         self._stalls = 0  # looks in a row that found a stopped launcher
         self._report: Callable[[Report], None] = lambda report: None
@@ -151,7 +156,7 @@ class LocalBackend:
         _make_fifo(f"{self._root}/nudge")
         self._installation = self._named()
         self._clear_private()
-        self._undertaker = ThreadPoolExecutor(2, "rota-undertaker")
+        self._undertaker = ThreadPoolExecutor(UNDERTAKERS, "rota-undertaker")
         self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
         self._watcher.start()
         self._looking = threading.Thread(target=self._look_at_supervisors, name="rota-supervisors", daemon=True)
@@ -287,7 +292,7 @@ class LocalBackend:
         except KeyError:
             log.error("%s ran as %s, an account that is gone: what is left of it cannot be told", name, account)
             return
-        self._ask(name, claims.sweep, self._root, name, uid, within_s=claims.BURIAL_S + SHORT_S)
+        self._ask(name, claims.sweep, self._root, name, uid, within_s=claims.BURIAL_S + SHORT_S, in_turn=False)
 
     def forget(self, attempt_id: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -347,21 +352,19 @@ class LocalBackend:
         name: str,
         look: Callable[..., T],
         *args: Any,
-        what: str = "",
+        kind: str = "",
         within_s: float = SHORT_S,
         in_turn: bool = True,
     ) -> T:
         """Look at processes of an attempt or at its supervisor, or at the launcher: name "". Raises Unseen where that
-        does not end in time. It counts for the account that the processes have; a kind of looks that is named (`what`)
-        takes no places from the others."""
+        does not end in time. It counts for the account that the processes have."""
         uid = claims.account_of(self._root, name) if name else None
-        who = "the launcher" if not name else f"attempt {name}" if uid is None else f"account {uid}"
-        party = f"{what} for {who}" if what else who
-        return self._lookers.call(party, look, *args, within_s=within_s, place=name, in_turn=in_turn)
+        party = "the launcher" if not name else f"attempt {name}" if uid is None else uid
+        return self._lookers.call(party, look, *args, within_s=within_s, place=name, kind=kind, in_turn=in_turn)
 
     def _explain(self, name: str, look: Callable[..., T], *args: Any, within_s: float = SHORT_S) -> T:
         """Look because somebody asks why: the server's own looks do not wait for that."""
-        return self._ask(name, look, *args, what="explanations", within_s=within_s)
+        return self._ask(name, look, *args, kind="explanations", within_s=within_s)
 
     def _wake(self, name: str, shim: tuple[int, int]) -> None:
         """Have a supervisor look for its stop, also one that was stopped itself."""
@@ -400,15 +403,24 @@ class LocalBackend:
             return []
 
     def _buried_at_once(self, name: str) -> Exit | None:
-        """Bury what dies at once, unless the undertaker is at it: the one writer stands still meanwhile."""
-        attempt = self._known.get(name)
-        if attempt is not None and attempt.burying:
+        """Bury what dies at once: the one writer stands still meanwhile, for STANDS_S in STANDS_IN_S at most. Something
+        that does not die, and whatever is beyond that, is the undertaker's."""
+        attempt, begun = self._known.get(name), time.monotonic()
+        if begun - self._stood_since > STANDS_IN_S:
+            self._stood_since, self._stood_s = begun, 0.0
+        if (attempt is not None and attempt.resists) or self._stood_s >= STANDS_S:
             return None
         self._await_gone(name)
         try:
-            return self._buried(name, LOOK_S, within_s=AT_ONCE_S, in_turn=False)
+            end = self._buried(name, LOOK_S, within_s=AT_ONCE_S, in_turn=False)
         except Unseen:
             return None
+        finally:
+            self._stood_s += time.monotonic() - begun
+        if end is None:
+            with self._lock:
+                self._known.setdefault(name, _Attempt()).resists += 1
+        return end
 
     def _buried(self, name: str, timeout_s: float, *, within_s: float, in_turn: bool) -> Exit | None:
         """See `claims.bury`."""
@@ -416,8 +428,8 @@ class LocalBackend:
         def end_all(uid: int | None, group: str) -> bool:
             subuids = () if uid is None else self._subuids(uid)
             given = (self._root, name, uid, group, timeout_s, subuids)
-            what = "burials" if in_turn else ""
-            are_gone, texts = self._ask(name, claims.end_all, *given, what=what, within_s=within_s, in_turn=in_turn)
+            kind = "burials" if in_turn else ""
+            are_gone, texts = self._ask(name, claims.end_all, *given, kind=kind, within_s=within_s, in_turn=in_turn)
             for text in texts:
                 log.warning("%s: %s", name, text)
             return are_gone
@@ -685,8 +697,11 @@ class LocalBackend:
                     if attempt.overdue:
                         self._tell(name, attempt)
                     self._look_at_supervisor(name, attempt)
+                    attempt.unwatched = False
                 except OSError as error:  # it is looked at again in the next round
-                    log.debug("%s: its supervisor cannot be looked at: %s", name, error)
+                    level = logging.WARNING if attempt.overdue and not attempt.unwatched else logging.DEBUG
+                    attempt.unwatched = True
+                    log.log(level, "%s: its supervisor cannot be looked at, trying again: %s", name, error)
                 except Exception:  # a defect of one look must not keep the other supervisors from being looked at
                     log.exception("%s: its supervisor cannot be looked at", name)
 
@@ -707,8 +722,12 @@ class LocalBackend:
                 log.warning("%s: killing its supervisor, process %d, which %s", name, shim[0], why)
             self._ask(name, supervisors.kill_with_children, shim)
         elif is_deaf or not attempt.woken:
-            self._wake(name, shim)
-            attempt.woken = True
+            attempt.woken = True  # first: another stop may come meanwhile, and be for a later round
+            try:
+                self._wake(name, shim)
+            except OSError:
+                attempt.woken = False
+                raise
 
     def _is_deaf(self, name: str, shim: tuple[int, int], has_begun: bool) -> bool:
         try:
@@ -743,7 +762,10 @@ class LocalBackend:
         except OSError as error:
             log.error("%s cannot be swept, trying again: %s", name, error)
         finally:  # whatever went wrong (a full disk): look again in a while
-            attempt, watcher = self._known.get(name), self._watcher
+            attempt, watcher, again_s = self._known.get(name), self._watcher, 0.0
+            if end is None and attempt is not None:
+                attempt.resists += 1
+                again_s = min(BURY_LATEST_S, BURY_AGAIN_S * 2.0 ** (attempt.resists - 1))
 
             def look_again() -> None:
                 if attempt is not None:
@@ -751,7 +773,7 @@ class LocalBackend:
                 self._settle(name)
 
             if watcher is not None:
-                watcher.post(look_again if end is not None else lambda: watcher.later(BURY_AGAIN_S, look_again))
+                watcher.post(lambda: watcher.later(again_s, look_again))
 
 
 def _checked(attempt_id: str) -> str:

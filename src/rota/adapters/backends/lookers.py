@@ -109,7 +109,7 @@ class Lookers:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._idle: list[_Looker] = []
-        self._busy: Counter[Party] = Counter()  # looks under way
+        self._busy: Counter[tuple[Party, str]] = Counter()  # looks under way, by party and kind
         self._left: list[_Left] = []
         self._told: set[Party] = set()  # of which it was said in the log
         self._closed = False
@@ -128,18 +128,19 @@ class Lookers:
         *args: Any,
         within_s: float = WITHIN_S,
         place: Place = "",
+        kind: str = "",
         in_turn: bool = True,
     ) -> T:
         """Return what a function of a module returns that is called with these arguments in a looker. `place`: the
         process, or the attempt, that is looked at, if any; while a look at it does not end no other one begins there.
-        Raises Unseen where there is no answer in time, or, unless it may wait its turn, where there is no room at
-        once."""
-        give_up = time.monotonic() + within_s
-        self._enter(party, place, give_up if in_turn else 0.0)
+        Looks of a party of one `kind` take no turns from those of another. Raises Unseen where there is no answer in
+        time, or, unless it may wait its turn, where there is no room at once."""
+        give_up, turn = time.monotonic() + within_s, (party, kind)
+        self._enter(turn, place, give_up if in_turn else 0.0)
         try:
             done, result = self._ask(party, place, function, args, give_up)
         finally:
-            self._leave(party)
+            self._leave(turn)
         if not done:
             raise result
         found: T = result
@@ -160,9 +161,10 @@ class Lookers:
             with suppress(subprocess.TimeoutExpired):
                 each.process.wait(max(0.0, give_up - time.monotonic()))
 
-    def _enter(self, party: Party, place: Place, give_up: float) -> None:
+    def _enter(self, turn: tuple[Party, str], place: Place, give_up: float) -> None:
+        party = turn[0]
         with self._changed:
-            while self._busy[party] >= OF_ONE or self._busy.total() >= MOST:
+            while self._busy[turn] >= OF_ONE or self._busy.total() >= MOST:
                 if not self._changed.wait(give_up - time.monotonic()):
                     raise Unseen(f"too many looks at processes are under way for {_named(party)}")
             if self._closed:
@@ -175,13 +177,13 @@ class Lookers:
                 raise Unseen(f"a look at {_described(place)} does not end")
             if of_it >= LEFT_OF_ONE or len(self._left) >= MOST_LEFT:
                 raise Unseen(f"{of_it} of {len(self._left)} looks that do not end are for {_named(party)}")
-            self._busy[party] += 1
+            self._busy[turn] += 1
 
-    def _leave(self, party: Party) -> None:
+    def _leave(self, turn: tuple[Party, str]) -> None:
         with self._changed:
-            self._busy[party] -= 1
-            if not self._busy[party]:
-                del self._busy[party]
+            self._busy[turn] -= 1
+            if not self._busy[turn]:
+                del self._busy[turn]
             self._changed.notify_all()
 
     def _ask(

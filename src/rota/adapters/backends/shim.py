@@ -336,8 +336,8 @@ class Shim:
                 try:
                     confine.create(group)
                     self.subgroups.append(group)
-                    deny(group, denied)
                     self._enrol(group)
+                    deny(group, denied)
                     break
                 except OSError as error:
                     why = f"{why}; {error}"

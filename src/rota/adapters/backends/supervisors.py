@@ -10,10 +10,6 @@ from rota.adapters.backends import claims, procs, stuck
 Supervisor = tuple[int, int]  # pid, start time
 
 
-def is_stopped(shim: Supervisor) -> bool:
-    return procs.start_time(shim[0]) == shim[1] and procs.is_stopped(shim[0])
-
-
 def is_deaf(pid: int, has_begun: bool) -> bool:
     """Return whether a supervisor hears nothing when the end of its attempt is overdue. It is stopped, or it waits for
     a file system that does not answer: for that of the working directory before it has started anything; for that of

@@ -19,7 +19,7 @@ from rota.api.lookups import look_up
 from rota.api.render.gpus import Picture
 from rota.api.render.job import RESUMES_ITSELF, Statistics, statistics_of
 from rota.api.router import Router
-from rota.app.authz import Principal, Role
+from rota.app.authz import Principal
 from rota.app.commands import Pause, Resume, SetPolicy
 from rota.app.errors import Invalid
 from rota.core.knobs import ABOUT, FIELDS
@@ -218,14 +218,14 @@ def _must_agree(body: PolicyChange, meant: Policy) -> None:
             )
 
 
-def policy_of(policy: Policy, seen_by: str = "") -> dict[str, Any]:
-    """`seen_by`: only this person's own limits are shown."""
+def policy_of(policy: Policy, seen_by: str | None = None) -> dict[str, Any]:
+    """`seen_by`: who is shown the own limits alone; None = somebody who sees all."""
     plain = {theirs: getattr(policy, ours) for theirs, ours in THEIRS_OURS.items()}
     return {
         "policy": name_of(policy),
         **plain,
         "limits": _limits(policy.limits),
-        "user_limits": {user: _limits(one) for user, one in policy.user_limits.items() if seen_by in ("", user)},
+        "user_limits": {user: _limits(one) for user, one in policy.user_limits.items() if seen_by in (None, user)},
     }
 
 
@@ -239,7 +239,7 @@ def status_of(house: House, who: Principal) -> dict[str, Any]:
         "running": not view.paused,
         "pause_why": view.pause_why,
         "resumes_itself": view.resumes_itself,
-        "policy": policy_of(view.policy, who.owner if house.settings.private and who.role is not Role.ADMIN else ""),
+        "policy": policy_of(view.policy, who.owner if house.only_own(who) else None),
         "stats": {
             "jobs_scheduled": tally.scheduled,
             "jobs_failed": tally.failed,

@@ -28,7 +28,7 @@ ANSWERS = {
 }
 
 
-INVISIBLE = ("Cc", "Cf", "Mn")
+INVISIBLE = ("Cc", "Cf", "Cn", "Mn")
 FILLERS = "\u115f\u1160"  # letters by their category that show nothing
 NOT_A_LETTER = re.compile(r"[\W_]+")
 AGENT, HUMAN = "agent", "human"
