@@ -234,8 +234,12 @@ def test_a_stranger_on_rays_port_is_no_ray(machine, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "answer", [None, [], {"data": None}, {"data": {"clusterStatus": []}}, {"data": {"summary": 7}}]
-)
+    "answer",
+    [
+        None, [], {"data": None}, {"data": {"clusterStatus": []}}, {"data": {"summary": 7}},
+        {"data": {"clusterStatus": {"loadMetricsReport": {"usage": {"GPU": [0.0, float("inf")]}}}}},
+    ],
+)  # fmt: skip
 def test_a_ray_of_another_version_is_still_a_ray(machine, monkeypatch, answer):
     odd = {"/api/version": {}, "/api/cluster_status": answer, "/nodes?view=summary": answer}
     with dashboard(odd) as port:

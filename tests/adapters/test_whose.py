@@ -454,3 +454,16 @@ class TestConnectionsThatAreClosedMeanwhile:
             assert peer_attempt(closing[1], attempt_of) == inside.UNKNOWN
             assert peer_shares_pids(closing[2], namespaces)
             assert peer_uid(ours) == os.getuid()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a process groups")
+def test_a_process_of_many_groups_is_known_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel lists them ahead of much else."""
+    with subprocess.Popen(["sleep", "1000"], user=54_321, extra_groups=range(2_000_000_000, 2_000_001_000)) as process:
+        try:
+            assert sight.namespaces(process.pid) == sight.namespaces(os.getpid())
+            assert procs.uid_of(process.pid) == 54_321
+            monkeypatch.setattr(procs, "_uid_by_pidfd", lambda pid: None)  # before Linux 6.13
+            assert procs.uid_of(process.pid) == 54_321
+        finally:
+            process.kill()

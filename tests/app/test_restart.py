@@ -358,6 +358,41 @@ def test_work_the_store_has_never_heard_of_is_left_alone_and_nothing_is_launched
     assert house.wait(house.submit("true")).state is RunState.SUCCEEDED
 
 
+@pytest.mark.parametrize("looks", ["one fails", "none ends"])
+def test_of_such_work_that_cannot_be_looked_at_it_is_thought_that_it_runs(house, looks):
+    """At first it is looked at again: a pause lasts until an admin ends it."""
+    house.close()
+    backup = (house.data / "rota.db").read_bytes()
+    house.open()
+    attempt = house.run(house.running()).attempt
+    house.close()
+    for name in os.listdir(house.data):
+        if name.startswith("rota.db"):
+            (house.data / name).unlink()
+    (house.data / "rota.db").write_bytes(backup)
+    if looks == "one fails":  # its end is on record by then
+        os.kill(attempt.pid, signal.SIGKILL)
+        until((house.data / "attempts" / attempt.id / "exit").exists, "its end")
+    observe, failed = LocalBackend.observe, list[str]()
+
+    def blind(backend, attempt_id):
+        if attempt_id == attempt.id and (looks == "none ends" or not failed):
+            failed.append(attempt_id)
+            raise Unseen("a look has not ended in time")
+        return observe(backend, attempt_id)
+
+    with patch.object(LocalBackend, "observe", blind):
+        house.open()
+        paused, why = house.rota.ask(lambda state, now: (state.paused, state.pause_why))
+    assert failed
+    if looks == "one fails":
+        assert not paused
+        return
+    assert paused and f"{attempt.id} may run here (it cannot be looked at: a look has not ended in time)" in why
+    os.kill(attempt.pid, signal.SIGKILL)
+    until(lambda: not alive(attempt.pid), "somebody ended it")
+
+
 def test_a_new_start_decides_on_the_nodes_of_today_not_on_those_of_the_last_server(tmp_path):
     """Yesterday there were two nodes, today there is one: nothing may start on what is gone."""
     data = tmp_path / "data"

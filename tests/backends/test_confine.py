@@ -18,7 +18,7 @@ from rota.adapters.backends.shim import Shim
 from rota.app.ports import StopOrder, Task
 from rota.core.run import Cause
 from tests.backends.contract import Reports
-from tests.backends.helpers import LocalRig, wait_for
+from tests.backends.helpers import LocalRig, patched_launcher, wait_for
 
 ZERO = (1, 5)
 ORDER = {"log_cap_bytes": 1 << 20, "grace_s": 0.0}
@@ -118,6 +118,27 @@ def _open_zero_inside(group: str) -> str:
         finally:
             os._exit(code)
     return {0: "open", 2: "EPERM"}.get(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), "error")
+
+
+def test_a_group_without_a_device_filter_is_counted_among_a_runs_own(tmp_path: Path) -> None:
+    """Else each end waits for a look at all processes."""
+    refused = (
+        "from rota.adapters.backends import confine, procs\n"
+        "def refuse(*given): raise OSError(1, 'Operation not permitted')\n"
+        "confine.deny_devices = confine.deny_devices_v1 = confine.members = procs.marked = refuse\n"
+    )
+    rig, reports = LocalRig(tmp_path, deny=[ZERO], zygote_prefix=patched_launcher(refused)), Reports()
+    backend: LocalBackend = rig.backend()
+    backend.open(reports)
+    try:
+        order = rig.order("succeed", confine=True)
+        backend.launch(order)
+        assert rig.end_of(reports, order).ok
+        notes = rig.path(order.attempt_id, "shim.log").read_text()
+        assert "runs unconfined" in notes
+        assert "what has left its tree" not in notes, "there was no look"
+    finally:
+        backend.close()
 
 
 def test_without_rights_it_runs_unconfined_and_says_so(tmp_path: Path) -> None:

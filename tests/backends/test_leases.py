@@ -698,10 +698,26 @@ def test_what_outlives_its_kill_is_named_with_the_way_out(  # noqa: PLR0917 - fi
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
 
 
+def test_no_signal_waits_for_descriptors_to_hear_of_ends(rig, backend, reports, monkeypatch):
+    line = "trap '' TERM; sleep 1000 & echo ready; wait; wait"
+    holder = rig.person("sh", "-c", line)
+    assert rig.says(holder) == b"ready\n"
+    order = rig.order("last for ever", holder=holder)
+    backend.launch(order)
+
+    def full(*given: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(rig.processes, "keep", full)
+    backend.stop(order.attempt_id, StopOrder("cancelled", grace_s=0.2))
+    assert rig.end_of(reports, order).cause is Cause.CANCELLED
+
+
 def test_orders_that_come_to_nothing_leave_nothing_behind(rig, backend, reports, monkeypatch):
     """They are repeated every few seconds, for days perhaps, for a process that waits in the kernel."""
     look_here(monkeypatch)
     monkeypatch.setattr(leases, "RETRY_S", 0.01)
+    monkeypatch.setattr(leases, "LOOK_S", 1000.0)
     monkeypatch.setattr(tracers, "AFTER_S", 0.0)
     order = rig.order("last for ever")
     backend.launch(order)

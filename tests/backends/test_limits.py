@@ -208,6 +208,45 @@ def test_in_v1_all_runs_weigh_as_many_as_there_are_cores(tmp_path: Path, monkeyp
     assert (base / "w" / "cpu.shares").read_text() == str(3 * 1024)
 
 
+def test_a_base_that_was_removed_is_made_anew_with_its_bounds(tmp_path: Path, needs: Callable[..., None]) -> None:
+    """The last worker of an earlier server removes it, at any moment."""
+    needs("memory", "pids", "cpu")
+    with host(tmp_path) as here:
+        assert here.run(("true",)).ok
+        name = here.backend.group_name
+    found = confine.probe(f"{name}-again")
+    groups, bounds = limits.WorkerGroups(found, "w"), limits.Bounds(found, None, None)
+    restore, removed = limits.Bounds.restore, list[str]()
+
+    def then_remove(self: limits.Bounds) -> None:
+        restore(self)
+        if not removed:
+            removed.extend(base for base in found.bases() if base != found.unified)
+            for base in removed:
+                os.rmdir(base)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(limits.Bounds, "restore", then_remove)
+                groups.enter(bounds)
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's code
+            os._exit(1)
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        base = found.limits["pids"]
+        assert (Path(base) / "pids.max").read_text().strip() != "max"
+        if found.cpu_v1():
+            assert (Path(found.cpu_v1()) / "cpu.shares").read_text().strip() == str(1024 * (os.cpu_count() or 1))
+    finally:
+        for base in (*found.bases(), found.devices):
+            confine.discard(base)
+            confine.clear(base)
+            confine.try_remove_base(base)
+
+
 def test_an_attempt_is_bounded_also_where_nothing_is_set(tmp_path: Path, needs: Callable[..., None]) -> None:
     """A fork bomb needs no request to be one."""
     needs("pids")

@@ -21,7 +21,7 @@ from rota.adapters.backends import inside, procs, records
 from rota.app.ports import LaunchOrder, StopOrder
 from rota.core.run import Cause, Exit
 from tests.backends.contract import Reports
-from tests.backends.helpers import LocalRig, wait_for
+from tests.backends.helpers import LocalRig, look_here, wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to start processes of other accounts")
 
@@ -98,6 +98,27 @@ def test_what_an_attempt_left_behind_as_its_own_account_is_swept_by_its_mark(
         path.write_text(json.dumps(record))
         os.chown(rig.path(order.attempt_id, "log"), OWNER_UID, -1)  # which had the log belong to the job's account
     assert len(procs.marked(order.attempt_id, OWNER_UID)) >= 2
+    backend = rig.backend()
+    backend.open(reports)
+    try:
+        wait_for(lambda: isinstance(backend.observe(order.attempt_id), Exit), "its end")
+        assert procs.marked(order.attempt_id, OWNER_UID) == []
+    finally:
+        backend.close()
+
+
+def test_in_a_group_of_roots_nothing_is_looked_for_by_its_mark(
+    tmp_path: Path, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other account can leave it. Else its thousands of processes, with megabytes each, keep its dead runs alive."""
+    rig = LocalRig(tmp_path)
+    order = deserted(rig, reports, OWNER, "setsid sleep 1000 & setsid sleep 1000 & exec sleep 1000", 3)
+
+    def marked(*given: object) -> bool:
+        raise AssertionError("all processes of the account are looked at")
+
+    look_here(monkeypatch)
+    monkeypatch.setattr(procs, "kill_marked", marked)
     backend = rig.backend()
     backend.open(reports)
     try:

@@ -130,6 +130,8 @@ def test_a_supervisor_hears_its_stop_though_nobody_can_look_at_it(
     rig: LocalRig, backend: LocalBackend, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a job has all the processes that the account of the server may have."""
+    if not procs.own_serial():
+        pytest.skip("before Linux 6.9 a look tells that it is the supervisor")
     order = rig.order("succeed", argv=("sh", "-c", "kill -STOP $PPID; echo stopped; sleep 1000; :"))
     backend.launch(order)
     wait_for(lambda: backend.read_log(order.attempt_id, 0, 100).content == b"stopped\n", "its supervisor to be stopped")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import sleep
 from typing import TYPE_CHECKING
 
 from rota.app import dispatch
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 LOOKED_AT = 200  # attempts per periodic round: a round must stay short
 ROUND_S = 1.0
+STRANGER_PAUSES_S = (0.0, 0.1, 0.4, 1.5)  # before each look at a stranger's attempt
 
 
 def at_start(loop: Loop, epoch: int, nodes: Sequence[Node]) -> None:
@@ -180,16 +182,31 @@ def _strangers(loop: Loop, desk: Desk) -> None:
         run_id = run_of(attempt_id)
         if run_id in desk.state.runs or loop.store.run(run_id) is not None:
             continue
-        try:
-            if not isinstance(loop.backend.observe(attempt_id), Live):
-                continue
-            found = "runs here"
-        except OSError as error:
-            found = f"may run here (it cannot be looked at: {error.strerror or error})"
+        if not (found := _stranger_is(loop, attempt_id)):
+            continue
         why = f"attempt {attempt_id} {found}, but the store knows no such run: end it, or put the store right"
         log.error("scheduling is paused: %s", why)
         desk.write(e.SchedulingPaused(at=desk.now, why=why))
         return
+
+
+def _stranger_is(loop: Loop, attempt_id: str) -> str:
+    """Say whether it runs here; "" = it does not. A pause lasts until an admin ends it, so what is not clear at once,
+    as while the machine is slow, is looked at again first."""
+    found = ""
+    for pause_s in STRANGER_PAUSES_S:
+        sleep(pause_s)
+        try:
+            seen = loop.backend.observe(attempt_id)
+        except OSError as error:
+            found = f"may run here (it cannot be looked at: {error.strerror or error})"
+            continue
+        if not isinstance(seen, Live):
+            return ""
+        if seen.pid is not None:
+            return "runs here"
+        found = "may run here (something of it lives still, or it is only beginning)"
+    return found
 
 
 def _strays(loop: Loop) -> None:

@@ -98,6 +98,17 @@ def test_nothing_is_believed_from_fewer_than_three_ends():
     assert learned(10, 20, 30).predict("ann", spec()) == 30
 
 
+def test_runs_without_gpus_say_nothing_of_what_others_declared():
+    """They cost nobody anything: forty of `true` under a limit of 12 h are sent in seconds."""
+    history = learned(*[1.0] * 40, user="bot", gpus=0, argv=("true",), time_limit_s=43_200.0)
+    for user in ("bot", "ann"):
+        asked = spec(argv=("train.py",), time_limit_s=43_200.0)
+        assert history.alike(user, asked, 32) == []
+        assert history.quantiles(user, asked) is None
+        assert history.declared(user, 43_200.0, 1) is None
+    assert history.predict("bot", spec(0, argv=("true",), time_limit_s=43_200.0)) == 1.0, "their own command's past is"
+
+
 def test_the_answer_is_the_upper_quartile_and_never_under_a_second():
     assert learned(*range(1, 9)).predict("ann", spec()) == 7
     assert learned(100, 100, 100, 100, 100, 0.1).predict("ann", spec()) == 100, "one crash at once moves nothing"

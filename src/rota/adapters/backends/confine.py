@@ -255,6 +255,14 @@ def create(group: str) -> None:
     os.makedirs(group, HIDDEN, exist_ok=True)
 
 
+def create_below(group: str) -> None:
+    """The same, where the group above is there. FileNotFoundError: it is not, and would be made without its bounds."""
+    try:
+        os.mkdir(group, HIDDEN)
+    except FileExistsError:
+        pass
+
+
 def join(group: str) -> None:
     """Move the calling process in."""
     write(f"{group}/cgroup.procs", "0")

@@ -202,13 +202,13 @@ class WorkerGroups:
     def _enter(self, bounds: Bounds) -> None:
         """In v2 a group with controllers below it may hold no process, so the worker gets a leaf."""
         if self.unified:
-            confine.create(self.unified)
+            confine.create_below(self.unified)
             confine.pass_on(self.unified, self.found.unified_controllers())
             confine.create(self.leaf)
             confine.join(self.leaf)
             self.arm()
         for group in self.separate:
-            confine.create(group)
+            confine.create_below(group)
             confine.join(group)
         if PIDS in self.at:
             bound_processes(self.at[PIDS], bounds.processes)

@@ -35,6 +35,7 @@ MAX_THREADS = 64  # of a process whose first thread has ended, that are looked a
 MIN_LOOK_S = 1.0  # one look at all processes takes a hundredth of that, unless they make it long
 MANY_BORN = 256  # numbers that are looked at one by one
 FOR_EVER = float("inf")
+PIDFD_GET_INFO, PIDFD_INFO_CREDS, PIDFD_INFO_BYTES = 0xC040FF0B, 1 << 1, 64
 
 
 # A supervisor goes on with what it can see: of its children it hears from the kernel. The zygote sets this.
@@ -129,7 +130,12 @@ def all_pids() -> Iterator[int]:
 
 
 def uid_of(pid: int) -> int | None:
-    """The real user id; None when there is no such process."""
+    """The real user id; None when there is no such process. The kernel writes all groups of a process into its status,
+    of which there may be 65,536: that takes 20 ms, for as many processes as an account likes. So it is asked by pidfd
+    where it answers that (Linux 6.13)."""
+    uid = _uid_by_pidfd(pid)
+    if uid is not None:
+        return uid
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
             return int(file.read(4096).partition(b"\nUid:")[2].split(maxsplit=1)[0])
@@ -138,6 +144,24 @@ def uid_of(pid: int) -> int | None:
     except OSError as error:
         must_be_known(error)
         return None
+
+
+def _uid_by_pidfd(pid: int) -> int | None:
+    """None: it is not told so, for whatever reason."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    info = bytearray(PIDFD_INFO_BYTES)
+    info[0] = PIDFD_INFO_CREDS
+    try:
+        fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
+    except OSError:
+        return None
+    finally:
+        os.close(pidfd)
+    # mask, cgroup (64 bits each), pid, thread group, parent, real user id (32 bits each), ...
+    return int.from_bytes(info[28:32], sys.byteorder) if info[0] & PIDFD_INFO_CREDS else None
 
 
 def is_of(pid: int, uid: int, subuids: Ranges = ()) -> bool:

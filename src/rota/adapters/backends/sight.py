@@ -10,6 +10,7 @@ from typing import NamedTuple
 from rota.adapters.backends import procs
 
 MAX_COMMAND_BYTES = 4096
+MAX_STATUS_BYTES = 1 << 20  # with all groups that a process can have
 
 
 class Sight(NamedTuple):
@@ -49,7 +50,7 @@ def _status(pid: int) -> dict[str, str] | None:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace", newline="\n") as file:
             # only "\n" ends a line: the name, which is the process's to choose, may hold all else that would
-            pairs = (line.partition(":") for line in file.read(MAX_COMMAND_BYTES).split("\n"))
+            pairs = (line.partition(":") for line in file.read(MAX_STATUS_BYTES).split("\n"))
             return {name: value.strip() for name, _, value in pairs}
     except OSError as error:
         procs.must_be_known(error)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
 
-THREADS = 2
+THREADS = 6  # each waits for looks at one account's processes, for some seconds perhaps
 RETRY_S = 1.0
 CLOSE_S = 5.0
 Act = Callable[[], None]

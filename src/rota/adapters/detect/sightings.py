@@ -24,7 +24,8 @@ RAY_HEAD = 6379
 RAY_TOKEN_FILE = ".ray/auth_token"  # noqa: S105 - a path in the home directory
 MAX_TOKEN_BYTES = 4096
 MAX_SSH_CONFIG_BYTES = 1 << 20
-OTHERWISE_SHAPED = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # another version's answer
+# another version's answer, or no Ray's
+OTHERWISE_SHAPED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
