@@ -121,6 +121,16 @@ class TestHost:
             assert call(guard, headers={"host": host, **SESAME}).status == 200, host
         assert call(guard, headers={"host": "x.gpu.lab", **SESAME}).status == 421
 
+    def test_who_could_not_be_looked_at_is_asked_to_come_again(self, guard: Guard) -> None:
+        """Not to log in: nothing is wrong with who asks, and a client that waits comes again by itself."""
+        answer = call(guard, client="unseen=0")
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert "try again, or show a token" in answer.json["detail"]
+        assert call(guard, headers=SESAME, client="unseen=0").status == 200
+        assert call(guard, headers={"x-auth-token": "wrong"}, client="unseen=0").status == 401
+        assert call(guard, "/health", client="unseen=0").status == 200
+        assert call(guard, client="job=0").status == 401
+
     def test_on_the_unix_socket_there_is_no_name_to_rebind(self, guard: Guard) -> None:
         answer = call(guard, headers={"host": "evil.example"}, client="uid=0")
         assert answer.status == 200

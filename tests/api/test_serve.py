@@ -217,7 +217,7 @@ class StuckProcesses:
 
 def test_a_peer_that_cannot_be_looked_at_delays_nobody_else(tmp_path: Path) -> None:
     """A process can keep others from reading its environment for as long as it likes. Nobody waits for that but its
-    own account, and not for ever: then it needs a token, as a job does."""
+    own account, and not for ever: then it needs a token, or asks again."""
     processes = StuckProcesses()
     house: Any = SimpleNamespace(
         connections=Connections(shares(HIGHEST)),
@@ -246,8 +246,12 @@ def test_a_peer_that_cannot_be_looked_at_delays_nobody_else(tmp_path: Path) -> N
                         await asyncio.sleep(0.005)
                 assert (await lines[-1][0].readuntil(b"=8")).endswith(b"uid=8")
                 for reader, _ in lines[:3]:
-                    assert (await reader.readuntil(b"=7")).endswith(b"job=7")
+                    assert (await reader.readuntil(b"=7")).endswith(b"unseen=7")
                 assert not processes.go.is_set()
+                processes.go.set()
+                for reader, writer in lines[:3]:  # who asks again is looked at again
+                    writer.write(HEAD + b"content-length: 0\r\n\r\n")
+                    assert (await reader.readuntil(b"=7")).endswith(b"uid=7")
         finally:
             processes.go.set()
             for _, writer in lines:

@@ -200,6 +200,11 @@ class LinuxProcesses:
                 _close(fd)
         return lambda: self._give_up(key, wish)
 
+    def prepare(self) -> None:
+        """Have the first looks find somebody to look, also where new processes wait for a lock of the machine's."""
+        self.lookers.prepare()
+        self._asked.prepare()
+
     def close(self) -> None:
         """Nobody is told anything any more."""
         self._accounts.close()

@@ -70,7 +70,8 @@ STRANGER = Principal("anonymous", Role.VIEWER)  # on an open route, without a to
 OWNER_OF_PID = Principal("anonymous", Role.USER)  # at the lease door's own port: whose pid it names decides
 UNKNOWN = frozenset({"", "pid"})  # how such a caller is known
 NAMELESS = UNKNOWN | {"open"}  # everybody has the same name then
-PEER = re.compile(r"(uid|job)=([0-9]{1,10})")  # on the unix socket; of a job the kernel's word is not its own
+# On the unix socket. Of a job the kernel's word is not its own, and of who could not be looked at it is not known.
+PEER = re.compile(r"(uid|job|unseen)=([0-9]{1,10})")
 
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -90,6 +91,9 @@ DEAR_QUERY = 1024  # bytes; a longer one waits for a turn of its account or addr
 MOST_PARAMETERS = 100  # of a query: no route knows more than a dozen
 ZONE = re.compile(r"[A-Za-z0-9_-]{1,20}")  # of a link-local address: an interface
 SESSION = re.compile(r"[A-Za-z0-9_=.-]{1,500}")
+
+
+UNSEEN = "who you are could not be looked up just now, as the machine is busy; try again, or show a token"
 
 
 class Guard:
@@ -201,6 +205,8 @@ class Guard:
         if headers.length > MAX_BODY:
             return Turned(413, f"the body is larger than {MAX_BODY} bytes")
         turned = self._identify(scope, headers, source, int(peer[2]) if peer and peer[1] == "uid" else None)
+        if turned is not None and turned.status == 401 and peer and peer[1] == "unseen" and not headers.token:
+            return Turned(503, UNSEEN, 1.0)
         return self._too_large(scope, headers.length) if turned is None and headers.length > SMALL_BODY else turned
 
     def _too_large(self, scope: Scope, length: int) -> Turned | None:

@@ -189,6 +189,7 @@ async def _serve(house: House, sockets: Sockets, ready: Callable[[], None], brok
         await asyncio.sleep(0.005)
     ready()
     load_later_ones()
+    house.processes.prepare()
     watch = asyncio.create_task(_stop_when_broken(broken, stop))
     try:
         await asyncio.gather(*tasks)
@@ -398,14 +399,14 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
         buffers = house.buffers
         patience = Patience.of(house.settings.request_seconds)
 
-        async def _is_job(self, link: socket.socket, uid: int) -> bool:
+        async def _is_job(self, link: socket.socket, uid: int) -> bool | None:
             try:
                 return await house.looks.read(account(self.counted_as(uid)), partial(_is_jobs, house, link, uid))
             except Unavailable:  # it takes its time to be looked at
-                return True
+                return None
             except OSError as error:
                 log.warning("who is on the unix socket cannot be told: %s", error)
-                return True  # then it needs a token, as a job does
+                return None
 
         @classmethod
         def peer_uid(cls, link: socket.socket, *, quick: bool = False) -> int | None:
@@ -425,6 +426,9 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
 def _is_jobs(house: House, link: socket.socket, uid: int) -> bool:
     house.processes.account(uid)  # is remembered for the event loop, which then has not to ask for the name
     return house.processes.peer_attempt(link) is not None
+
+
+SEEN_AS = {True: "job", False: "uid", None: "unseen"}  # whether it is a job; see guard.PEER
 
 
 class _Connection(BoundedPipeline):
@@ -495,7 +499,7 @@ class _Connection(BoundedPipeline):
     def counted_as(cls, uid: int) -> int:
         return uid  # nor that
 
-    async def _is_job(self, link: socket.socket, uid: int) -> bool:
+    async def _is_job(self, link: socket.socket, uid: int) -> bool | None:
         return True  # nor that: then nobody is known by the socket
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -586,14 +590,15 @@ class _Connection(BoundedPipeline):
     async def _see(self, uid: int) -> None:
         """Look whether the peer is a job, and go on with what it sent. A job has an account, of its person or of this
         server, but not that one's powers here: an agent's run is the agent's, who is no more than its role. So a job is
-        not known by its account and needs a token."""
+        not known by its account and needs a token. So does who could not be looked at, or has to ask again."""
         if self.transport.is_closing():  # it was cut off before the look began
             return
         is_job = await self._is_job(self.transport.get_extra_info("socket"), uid)
         if self.transport.is_closing():
             return
         self._looking = None
-        self.client = (f"{'job' if is_job else 'uid'}={uid}", 0)
+        self.client = (f"{SEEN_AS[is_job]}={uid}", 0)
+        self._unseen = uid if is_job is None else None  # by the next request it may be seen
         self._parse_kept()
 
     def upgrade(self) -> None:

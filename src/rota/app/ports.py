@@ -202,6 +202,9 @@ class Unseen(OSError):
 class Processes(Protocol):
     """Processes that are not ours, named by people."""
 
+    def prepare(self) -> None:
+        """Have the first looks find somebody to look."""
+
     def look(self, pid: int, asker: str) -> Seen | None:
         """None = no such process, or a zombie. A process can make looks at it wait: this, `attempt_of`,
         `peer_shares_pids` and `peer_attempt` raise Unseen where that takes long, and are not for the event loop.
