@@ -54,8 +54,9 @@ from rota.core.zones import EVERYWHERE, Zone, Zones
 
 PUT_OFF = 2.0  # waited so many times what it declared: from then on nobody puts its reservation off
 PREEMPTION_TRIES = 64  # blocked shapes per pass for which victims are looked for
-TRIES_OF_ONE = 32  # of them for one person's
+TRIES_OF_ONE = 12  # of them for one person's: several people together leave some to the others
 FRUITLESS = 64  # times per pass that a reservation is looked for in vain
+FRUITLESS_OF_ONE = 12  # for one person's
 LOOKS_OF_EACH = 25  # runs of each person that are looked at although the depth is used up
 
 
@@ -76,7 +77,7 @@ class _Pass:
         self.reserved_standing = 0.0  # of who has it
         self.at_last: Board | None = None  # what is free when all have ended that are believed to
         self.unreservable: set[tuple[int, int]] = set()  # shapes that do not fit even then, with so many to spare
-        self.fruitless = 0
+        self.fruitless = Counter[str]()  # by person
         self.vague = False  # its moment rests on a run that is late
         self.late: frozenset[str] | None = None  # people whose runs passed it and are late; None = not looked up
         self.profile: Profile | None = None  # under conservative backfill, from the first that cannot start
@@ -321,7 +322,7 @@ class _Pass:
             self.reserved_standing = standing
             self.reserve = reserve(self.snap, self.board, run, self.ends, self.zones, yielding=yielding, spare=spare)
             if self.reserve is None:
-                self.fruitless += 1
+                self.fruitless[run.user] += 1
                 self.unreservable.add((self.snap.queue.lane_of(run.id).shape, spare))
             else:
                 self.outside = outside(self.board, self.reserve)
@@ -336,7 +337,7 @@ class _Pass:
         """Whether it is worth while to look for its reservation, which walks over all ends. Where a node is out of
         service, whole lanes of runs wait that have none."""
         if self.zones.calendar:
-            return self.fruitless < FRUITLESS
+            return self.may_look_in_vain(run.user)
         key = (self.snap.queue.lane_of(run.id).shape, spare)
         if key not in self.unreservable:
             if self.at_last is None:
@@ -347,7 +348,10 @@ class _Pass:
             request = run.spec.request
             if place(self.at_last, request) is None or self.at_last.free_gpus - request.gpus < spare:
                 self.unreservable.add(key)
-        return key not in self.unreservable and self.fruitless < FRUITLESS
+        return key not in self.unreservable and self.may_look_in_vain(run.user)
+
+    def may_look_in_vain(self, user: str) -> bool:
+        return self.fruitless[user] < FRUITLESS_OF_ONE and self.fruitless.total() < FRUITLESS
 
     def was_passed(self, run: Run) -> bool:
         """Under conservative backfill: somebody who came later was let by, and what was promised to this one holds."""

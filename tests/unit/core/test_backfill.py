@@ -13,7 +13,8 @@ from rota.core.backfill import reserve
 from rota.core.expect import expect
 from rota.core.plan import Reserve
 from rota.core.policy import Backfill, Ordering, Policy
-from rota.core.resources import Request
+from rota.core.reservation import Reservation
+from rota.core.resources import Request, Slice
 from tests.unit.core import textbook
 from tests.unit.core.kit import Lab, broken, node, spec, two_by_eight, where
 from tests.unit.core.textbook import Job
@@ -210,6 +211,21 @@ def test_a_backlog_that_waits_for_a_drained_node_costs_a_pass_no_walk_over_all_e
     plan = lab.plan()
     assert plan.reserve is not None and plan.reserve.run_id == wide
     assert len(walks) == 1
+
+
+def test_nor_does_one_persons_backlog_keep_all_from_a_reservation_where_others_are_made(monkeypatch):
+    """With a calendar each of its runs has to be looked at by itself."""
+    lab = Lab(*two_by_eight(), policy=EASY, checked=False)
+    lab.submit(1, takes=1000, time_limit_s=1000.0)
+    lab.step()
+    lab.tell(e.NodeDrained(at=lab.now, node_id="b"))
+    made = Reservation("res", "mal", "", 7e6, 7e6 + 900, (Slice("a", 1),), lab.now)
+    lab.tell(e.ReservationMade(at=lab.now, reservation=made))
+    for _ in range(100):
+        lab.submit(request=Request(16, nodes=2), takes=1, time_limit_s=1.0, user="mal")
+    wide = lab.submit(8, takes=10, time_limit_s=10.0)
+    plan = lab.plan()
+    assert plan.reserve is not None and plan.reserve.run_id == wide
 
 
 def test_the_reservation_prefers_gpus_that_are_busy_now_so_that_free_ones_stay_usable():

@@ -50,6 +50,22 @@ def test_the_least_important_goes_first():
     assert victims(lab) == numbered(2)
 
 
+def test_two_people_who_ask_for_many_shapes_keep_nobody_from_stopping_anybody():
+    """For each shape it is looked for victims, so often in a pass; none of these can start whoever is stopped."""
+    lab = Lab(*two_by_eight(), policy=named("auto"), checked=False)
+    lab.submit(8, takes=36_000, time_limit_s=36_000.0, user="vic")
+    saves: dict[str, Any] = {"preemptible": True, "saves": True, "grace_s": 1.0, "priority": LOW}
+    lab.submit(8, takes=36_000, time_limit_s=36_000.0, user="vic", **saves)
+    lab.step()
+    lab.now += 600.0
+    for user, priority in (("mal", CRITICAL), ("mel", NORMAL)):
+        for number in range(40):
+            wide = Request(16, nodes=2, gpu_memory_gb=(number + 1 + priority / 10) / 100)
+            lab.submit(request=wide, takes=1, time_limit_s=1.0, grace_s=0.0, priority=priority, user=user)
+    lab.submit(8, takes=32_000, time_limit_s=32_000.0, priority=HIGH)
+    assert victims(lab) == numbered(2)
+
+
 def test_among_equals_the_newest_goes_first_since_it_loses_least():
     lab = busy(node("a"), each=2, priorities=(LOW, LOW, LOW, LOW))
     lab.submit(4, priority=HIGH)
