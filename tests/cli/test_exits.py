@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -257,18 +258,42 @@ def test_doctor_opens_no_store_that_others_could_have_written(tmp_path: Path) ->
     assert code == 1 and f"chmod go-w {data / 'rota.db'}" in out and "fail  store" not in out
 
 
-@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o660, False), (0o666, True), (None, False)])
-def test_doctor_says_where_every_account_can_make_fuse_mounts(
-    mode: int | None, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("device", "namespaces", "said"),
+    [
+        (None, "1000", "none on this machine"),
+        ((0o600, 44), "1000", "open to root alone"),
+        ((0o660, 0), "1000", "open to root alone"),
+        ((0o660, 44), "1000", "open to a group"),
+        ((0o666, 0), "1000", "open to every account"),
+        ((0o666, 0), None, "open to every account"),
+        ((0o666, 0), "0", "no account can make mounts"),
+        ((0o666, 0), "0 and fusermount3", "open to every account"),
+    ],
+)
+def test_doctor_says_who_can_make_fuse_mounts(
+    device: tuple[int, int] | None, namespaces: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = tmp_path / "fuse"
-    monkeypatch.setattr(checkup, "FUSE", str(device))
-    if mode is not None:
-        device.touch()
-        device.chmod(mode)
-    found = list(checkup._fuse())
-    assert [one.level for one in found] == [checkup.WARN] * warned
-    assert not found or found[0].next_step.startswith(f"chmod 600 {device}")
+    fuse, allowed, programs = tmp_path / "fuse", tmp_path / "max_user_namespaces", tmp_path / "bin"
+    monkeypatch.setattr(checkup, "FUSE", str(fuse))
+    monkeypatch.setattr(checkup, "USER_NAMESPACES", str(allowed))
+    monkeypatch.setenv("PATH", str(programs))
+    programs.mkdir()
+    if namespaces is not None:
+        number, _, program = namespaces.partition(" and ")
+        allowed.write_text(f"{number}\n")
+        if program:
+            (programs / program).touch(0o755)
+    if device is not None:
+        fuse.touch()
+        fuse.chmod(device[0])
+        owned = list(os.stat(fuse))
+        owned[stat.ST_GID] = device[1]  # which not everybody may choose
+        monkeypatch.setattr("rota.cli.checkup.os.stat", lambda path: os.stat_result(owned))
+    (found,) = checkup._fuse()
+    warned = "open to a" in said or "open to e" in said
+    assert (found.level, said in found.text) == (checkup.WARN if warned else checkup.OK, True)
+    assert found.next_step.startswith(f"chmod 600 {fuse}") == warned
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,11 @@ def told_of(directory: Path, after_s: float = SAY_AFTER_S) -> Iterator[None]:
 def _say(directory: Path, after_s: float) -> None:
     print(
         f"rota: the start has waited {after_s:g} s for the directory {directory}. A process of another account may "
-        "hold its lock, by a FUSE file system that does not answer. As root, `grep . "
-        "/sys/fs/fuse/connections/*/waiting` shows which FUSE connections wait (not 0), and `echo 1 > "
-        "/sys/fs/fuse/connections/N/abort` ends one. The start goes on as soon as the directory is free",
+        "hold its lock: by a FUSE file system that does not answer, or in the scheduling class IDL beside processes "
+        "that keep its CPU busy. As root, `grep . /sys/fs/fuse/connections/*/waiting` shows which FUSE connections "
+        "wait (not 0), and `echo 1 > /sys/fs/fuse/connections/N/abort` ends one; `ps -eo pid,user,cls,psr,pcpu,args` "
+        "shows the others (docs/operations.md, a lock that an account holds). The start goes on as soon as the "
+        "directory is free",
         file=sys.stderr,
         flush=True,
     )

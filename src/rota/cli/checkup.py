@@ -23,6 +23,7 @@ FEW_DESCRIPTORS = 4096
 SKEW_S = 5.0
 FUSE = "/dev/fuse"
 KEY_USERS = "/proc/key-users"
+USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
 NEARLY_FULL = 0.8  # of a quota
 TOKEN = "token"  # noqa: S105 - the name of a row
 
@@ -339,16 +340,35 @@ def _unified_mount() -> str:
 def _fuse() -> Iterator[Finding]:
     """An account that can make FUSE mounts can hold locks for which the server of everybody waits."""
     try:
-        open_to_all = bool(os.stat(FUSE).st_mode & (stat.S_IROTH | stat.S_IWOTH))
+        device = os.stat(FUSE)
     except FileNotFoundError:
+        yield Finding("FUSE", OK, "none on this machine")
         return
-    if open_to_all:
+    of_a_group = device.st_gid != 0 and device.st_mode & (stat.S_IRGRP | stat.S_IWGRP)
+    if not of_a_group and not device.st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        yield Finding("FUSE", OK, f"{FUSE} is open to root alone")
+    elif not _may_mount():
+        yield Finding("FUSE", OK, "no account can make mounts: there are no user namespaces, and no fusermount")
+    else:
+        to = "to a group" if of_a_group else "to every account"
         yield Finding(
             "FUSE",
             WARN,
-            f"{FUSE} is open to every account: by a mount of its own an account can hold up runs, and the server",
-            f"chmod 600 {FUSE}, where not everybody who has an account is trusted (docs/operations.md)",
+            f"{FUSE} is open {to}: by a mount of its own an account can hold up runs, and the server",
+            f"chmod 600 {FUSE}, and for the next boot a rule of udev, where not everybody who has an account is "
+            "trusted (docs/operations.md, a lock that an account holds)",
         )
+
+
+def _may_mount() -> bool:
+    """Whether an account may mount what it has opened: in a user namespace of its own, or by a program of root's."""
+    if any(shutil.which(name) for name in ("fusermount", "fusermount3")):
+        return True
+    try:
+        with open(USER_NAMESPACES, encoding="ascii") as file:
+            return int(file.read()) > 0
+    except OSError:
+        return True
 
 
 def _keys() -> Iterator[Finding]:
