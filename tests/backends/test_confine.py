@@ -141,6 +141,35 @@ def test_a_group_without_a_device_filter_is_counted_among_a_runs_own(tmp_path: P
         backend.close()
 
 
+def test_a_group_counts_as_removed_only_once_it_is_gone(
+    groups: confine.Hierarchies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever somebody else removes below it meanwhile."""
+    group = f"{groups.unified}/test"
+    for name in ("a", "b"):
+        confine.create(f"{group}/{name}")
+    real = os.rmdir
+
+    def rmdir(path: str) -> None:
+        if path == f"{group}/a":
+            real(path)  # by somebody else, just before
+        real(path)
+
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            confine.write(f"{group}/b/cgroup.procs", str(process.pid))
+            with monkeypatch.context() as patched:
+                patched.setattr("rota.adapters.backends.confine.os.rmdir", rmdir)
+                patched.setattr(confine, "kill", lambda group: None)
+                assert not confine.remove(group, 0.01)
+            assert confine.members(group) == [process.pid]
+        finally:
+            process.kill()
+    assert confine.remove(group)
+    assert not os.path.exists(group)
+    confine.try_remove(groups.unified)
+
+
 def test_without_rights_it_runs_unconfined_and_says_so(tmp_path: Path) -> None:
     rig, reports = LocalRig(tmp_path, cgroups=False, deny=[ZERO]), Reports()
     backend: LocalBackend = rig.backend()

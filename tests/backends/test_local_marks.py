@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.adapters.backends import inside, procs, records
+from rota.adapters.backends import confine, inside, procs, records
 from rota.app.ports import LaunchOrder, StopOrder
 from rota.core.run import Cause, Exit
 from tests.backends.contract import Reports
@@ -107,25 +107,50 @@ def test_what_an_attempt_left_behind_as_its_own_account_is_swept_by_its_mark(
         backend.close()
 
 
-def test_in_a_group_of_roots_nothing_is_looked_for_by_its_mark(
-    tmp_path: Path, reports: Reports, monkeypatch: pytest.MonkeyPatch
+def test_what_a_service_has_taken_out_of_a_group_of_roots_is_swept_by_its_mark(
+    tmp_path: Path, reports: Reports
 ) -> None:
-    """No other account can leave it. Else its thousands of processes, with megabytes each, keep its dead runs alive."""
-    rig = LocalRig(tmp_path)
-    order = deserted(rig, reports, OWNER, "setsid sleep 1000 & setsid sleep 1000 & exec sleep 1000", 3)
-
-    def marked(*given: object) -> bool:
-        raise AssertionError("all processes of the account are looked at")
-
-    look_here(monkeypatch)
-    monkeypatch.setattr(procs, "kill_marked", marked)
-    backend = rig.backend()
+    """As `systemd-run --user --scope` and rootless containers do."""
+    mount = next((mount for kind, mount, _ in confine._mounts() if kind == "cgroup2"), "")
+    if not mount:
+        pytest.skip("no cgroup v2 here")
+    order = deserted(LocalRig(tmp_path), reports, OWNER, "setsid sleep 1000 & exec sleep 1000", 2)
+    wait_for(
+        lambda: len(procs.marked(order.attempt_id, OWNER_UID)) == 1, "its first process to end with its supervisor"
+    )
+    (left,) = procs.marked(order.attempt_id, OWNER_UID)
+    confine.write(f"{mount}/cgroup.procs", str(left))
+    backend = LocalRig(tmp_path).backend()
     backend.open(reports)
     try:
         wait_for(lambda: isinstance(backend.observe(order.attempt_id), Exit), "its end")
         assert procs.marked(order.attempt_id, OWNER_UID) == []
     finally:
         backend.close()
+
+
+def test_where_a_group_of_roots_is_empty_a_look_for_the_mark_does_not_have_to_end(
+    tmp_path: Path, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else thousands of processes of the account, with megabytes of environment each, keep its dead runs alive."""
+    rig = LocalRig(tmp_path)
+    order = deserted(rig, reports, OWNER, "setsid sleep 1000 & setsid sleep 1000 & exec sleep 1000", 3)
+    real = procs._marked
+
+    def cut_short(attempt_id: str, uid: int | None, installation: str, deadline: float, pids: object = None) -> object:
+        return [], False
+
+    backend = rig.backend()
+    with monkeypatch.context() as patched:
+        look_here(patched)
+        patched.setattr(procs, "_marked", cut_short)
+        backend.open(reports)
+        try:
+            wait_for(lambda: isinstance(backend.observe(order.attempt_id), Exit), "its end")
+        finally:
+            backend.close()
+    assert procs._marked is real
+    assert procs.marked(order.attempt_id, OWNER_UID) == []
 
 
 def test_an_attempt_of_an_older_version_whose_log_was_removed_ends(rig: LocalRig, reports: Reports) -> None:

@@ -35,7 +35,7 @@ def test_what_does_not_die_holds_nobody_up_and_is_buried_in_the_end(tmp_path: Pa
     first.close()
     real, writer, allowed_s = procs.kill_marked, threading.get_ident(), list[float]()
 
-    def in_vain(attempt_id: str, uid: int, deadline: float, installation: str = "") -> bool:
+    def in_vain(attempt_id: str, uid: int, deadline: float, installation: str = "", *, thorough: bool = True) -> bool:
         """As with a process in uninterruptible sleep."""
         if threading.get_ident() == writer:
             allowed_s.append(deadline - time.monotonic())
@@ -105,6 +105,53 @@ def test_the_writer_waits_its_turn_at_no_look(tmp_path: Path, monkeypatch: pytes
         for order in orders:
             assert rig.end_of(later, order).cause is Cause.LOST
     finally:
+        second.close()
+
+
+def test_attempts_that_do_not_die_hold_up_no_other_accounts_and_are_tried_again_whatever_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, reports = LocalRig(tmp_path, cgroups=False), Reports()
+    orders = [rig.order("last for ever") for _ in range(10)]
+    first = rig.backend()
+    first.open(reports)
+    first.launch(*orders)
+    for order in orders:
+        rig.start_of(reports, order)
+    shims = [(records.read(str(rig.path(order.attempt_id, "pid"))) or {})["pid"] for order in orders]
+    first.close()
+    for pid in shims:
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda pid=pid: procs.start_time(pid) is None, "its supervisor is dead")  # type: ignore[misc]
+    real, writer, theirs = LocalBackend._buried, threading.get_ident(), orders[-1].attempt_id
+    they_are_gone, tried = threading.Event(), set[str]()
+
+    def buried(self: LocalBackend, name: str, timeout_s: float, *, within_s: float, in_turn: bool) -> Exit | None:
+        if threading.get_ident() == writer:
+            return None
+        if name != theirs and name not in tried:
+            tried.add(name)
+            they_are_gone.wait(60)
+            raise OverflowError
+        return real(self, name, timeout_s, within_s=within_s, in_turn=in_turn)
+
+    monkeypatch.setattr(LocalBackend, "_buried", buried)
+    monkeypatch.setattr(claims, "account_of", lambda root, name: 7 if name == theirs else 6)
+    monkeypatch.setattr(local, "BURY_AGAIN_S", 2.0**-local.DOUBLED / 10)
+    second, later = LocalBackend(rig.root / "backend", cgroups=False), Reports()
+    second.open(later)
+    try:
+        for order in orders:
+            assert second.observe(order.attempt_id) == Live(None)
+            second._known[order.attempt_id].resists = 2000
+        rig.end_of(later, orders[-1])
+        assert len(tried) == 1, "one account has one thread"
+        they_are_gone.set()
+        for order in orders:
+            assert rig.end_of(later, order).cause is Cause.LOST
+        assert len(tried) == len(orders) - 1
+    finally:
+        they_are_gone.set()
         second.close()
 
 

@@ -428,6 +428,7 @@ def _own_groups() -> dict[str, str]:
 
 
 def _remove_tree(group: str) -> None:
+    """FileNotFoundError: it is not there. Others may be removing what is below it as well."""
     try:
         os.rmdir(group)  # the usual case, one call
     except FileNotFoundError:
@@ -435,7 +436,10 @@ def _remove_tree(group: str) -> None:
     except OSError:
         for entry in list(os.scandir(group)):  # a list: an iterator that is not exhausted has to be closed
             if entry.is_dir(follow_symlinks=False):
-                _remove_tree(entry.path)
+                try:
+                    _remove_tree(entry.path)
+                except FileNotFoundError:
+                    pass
         os.rmdir(group)
 
 

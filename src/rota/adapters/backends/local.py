@@ -16,8 +16,7 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +27,7 @@ from rota.adapters.backends.lookers import WITHIN_S as SHORT_S
 from rota.adapters.backends.lookers import Lookers
 from rota.adapters.backends.pins import WITHIN_S, Directory, Pins
 from rota.adapters.backends.purge import purge
+from rota.adapters.backends.turns import Act, Turns
 from rota.adapters.backends.watch import Watcher
 from rota.adapters.backends.zygote import MAX_FRAME
 from rota.adapters.processes import may_keep
@@ -62,8 +62,8 @@ LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
 MAX_VAIN = 250
 SUPERVISORS_LOOK_S = 2.0  # between two looks whether supervisors wait in the kernel
-UNDERTAKERS = 4
-BURY_AGAIN_S, BURY_LATEST_S = 1.0, 30.0  # after a burial in vain; doubled each time, so that others have their turn
+# How long a first burial may take, and when it is tried again: doubled after each in vain, so many times at most.
+BURY_FIRST_S, BURY_AGAIN_S, DOUBLED = 1.0, 1.0, 5
 RETRY_S = 0.5  # after a look that failed, as for want of a descriptor
 CLOSED_WITHIN_S = 1.0  # what looks at supervisors; it may wait for a file system
 
@@ -128,7 +128,8 @@ class LocalBackend:
         self._lock = threading.Lock()  # guards _known; never held while reporting
         self._news = threading.Condition(self._lock)
         self._watcher: Watcher | None = None
-        self._undertaker: ThreadPoolExecutor | None = None
+        self._undertaker: Turns | None = None
+        self._in_hand: set[str] = set()  # attempts that a thread is burying
         self._installation = ""
         self._pins: list[int] = []
         self._directories = Pins()
@@ -156,9 +157,10 @@ class LocalBackend:
         _make_fifo(f"{self._root}/nudge")
         self._installation = self._named()
         self._clear_private()
-        self._undertaker = ThreadPoolExecutor(UNDERTAKERS, "rota-undertaker")
         self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
         self._watcher.start()
+        self._undertaker = Turns("rota-undertaker", self._after)
+        self._undertaker.open()
         self._looking = threading.Thread(target=self._look_at_supervisors, name="rota-supervisors", daemon=True)
         self._looking.start()
         if self.strays():
@@ -310,7 +312,7 @@ class LocalBackend:
         self._watcher.stop()
         self._launcher.stop()
         if self._undertaker is not None:
-            self._undertaker.shutdown(wait=False, cancel_futures=True)
+            self._undertaker.close(0.0)  # a looker that waits in the kernel may never end
         for attempt in self._known.values():
             if attempt.pidfd >= 0:
                 os.close(attempt.pidfd)
@@ -412,7 +414,10 @@ class LocalBackend:
             return None
         self._await_gone(name)
         try:
-            end = self._buried(name, LOOK_S, within_s=AT_ONCE_S, in_turn=False)
+            with self._alone_with(name) as alone:
+                if not alone:
+                    return None
+                end = self._buried(name, LOOK_S, within_s=AT_ONCE_S, in_turn=False)
         except Unseen:
             return None
         finally:
@@ -421,6 +426,19 @@ class LocalBackend:
             with self._lock:
                 self._known.setdefault(name, _Attempt()).resists += 1
         return end
+
+    @contextlib.contextmanager
+    def _alone_with(self, name: str) -> Iterator[bool]:
+        """Tell whether no other thread is burying an attempt, and keep the others from it."""
+        with self._lock:
+            alone = name not in self._in_hand
+            self._in_hand.add(name)
+        try:
+            yield alone
+        finally:
+            if alone:
+                with self._lock:
+                    self._in_hand.discard(name)
 
     def _buried(self, name: str, timeout_s: float, *, within_s: float, in_turn: bool) -> Exit | None:
         """See `claims.bury`."""
@@ -452,6 +470,11 @@ class LocalBackend:
         with self._lock:
             self._known.setdefault(name, _Attempt())
         self._soon(name)
+
+    def _after(self, delay_s: float, act: Act) -> Act:
+        if (watcher := self._watcher) is not None:
+            watcher.post(lambda: watcher.later(delay_s, act))
+        return lambda: None  # nobody calls it off
 
     def _soon(self, name: str) -> None:
         if self._watcher is not None:
@@ -560,8 +583,11 @@ class LocalBackend:
                     self._follow(name, attempt, shim)
             case claims.Deserted() if not attempt.ours:
                 attempt.burying = True
+                uid = claims.account_of(self._root, name)
                 assert self._undertaker is not None
-                self._undertaker.submit(self._bury, name)
+                self._undertaker.put(
+                    os.geteuid() if uid is None else uid, name, lambda: self._bury(name), urgent=not attempt.resists
+                )
             case claims.Unclaimed() if not attempt.ours:
                 self._try_again(name, attempt)
             case _:
@@ -755,25 +781,28 @@ class LocalBackend:
     # -- in the undertaker's threads
 
     def _bury(self, name: str) -> None:
-        end = None
+        if (attempt := self._known.get(name)) is None:  # somebody saw its end meanwhile
+            return
+        doubled = 2 ** min(attempt.resists, DOUBLED)
+        timeout_s, again_s = min(claims.BURIAL_S, BURY_FIRST_S * doubled), BURY_AGAIN_S * doubled
         try:
-            # each of the three looks of it has BURIAL_S
-            end = self._buried(name, claims.BURIAL_S, within_s=3 * claims.BURIAL_S + SHORT_S, in_turn=True)
-        except OSError as error:
+            with self._alone_with(name) as alone:
+                if alone:
+                    attempt.resists += 1
+                    # each of the three looks of it has that long
+                    if self._buried(name, timeout_s, within_s=3 * timeout_s + SHORT_S, in_turn=True) is not None:
+                        again_s = 0.0
+        except OSError as error:  # whatever went wrong (a full disk): it is tried again
             log.error("%s cannot be swept, trying again: %s", name, error)
-        finally:  # whatever went wrong (a full disk): look again in a while
-            attempt, watcher, again_s = self._known.get(name), self._watcher, 0.0
-            if end is None and attempt is not None:
-                attempt.resists += 1
-                again_s = min(BURY_LATEST_S, BURY_AGAIN_S * 2.0 ** (attempt.resists - 1))
+        except Exception:  # a defect, of one attempt perhaps: nobody else would end it
+            log.exception("%s cannot be swept, trying again", name)
 
-            def look_again() -> None:
-                if attempt is not None:
-                    attempt.burying = False
-                self._settle(name)
+        def look_again() -> None:
+            attempt.burying = False
+            self._settle(name)
 
-            if watcher is not None:
-                watcher.post(lambda: watcher.later(again_s, look_again))
+        if (watcher := self._watcher) is not None:
+            watcher.post(lambda: watcher.later(again_s, look_again))
 
 
 def _checked(attempt_id: str) -> str:

@@ -68,15 +68,16 @@ class Turns:
                 self._start()
             self._changed.notify()
 
-    def close(self) -> None:
+    def close(self, within_s: float = CLOSE_S) -> None:
         """What waits is not done; what is being done has a while to end."""
+        give_up = time.monotonic() + within_s
         with self._changed:
             self._closing = True
             self._lines.clear()
             self._changed.notify_all()
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(CLOSE_S)
+                thread.join(max(0.0, give_up - time.monotonic()))
 
     def _start(self) -> None:
         """Start what is missing of the threads. With the lock held."""

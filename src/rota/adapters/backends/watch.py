@@ -145,7 +145,7 @@ class Watcher:
             now = time.monotonic()
             self._deaths = self._deaths + 1 if now - self._died_at < CALM_S else 0
             self._died_at = now
-            self.later(min(MAX_PAUSE_S, 0.01 * 2**self._deaths) if self._deaths else 0.0, self._restart)
+            self.later(min(MAX_PAUSE_S, 0.01 * 2 ** min(self._deaths, 10)) if self._deaths else 0.0, self._restart)
             return
         for name in names:
             self._do(lambda name=name: self._gone(name))  # type: ignore[misc]
