@@ -150,7 +150,7 @@ def test_beyond_the_bound_they_are_to_ask_again(
 def test_what_nobody_waits_for_any_more_is_not_worked_out(shared: House, slow: Slow) -> None:
     async def story() -> None:
         who, worked = ROOT, list[str]()
-        scope: dict[str, Any] = {"rota.gone": lambda: bool(worked)}
+        scope: dict[str, Any] = {"rota.closing": lambda: bool(worked)}
 
         def work() -> None:
             worked.append("once")

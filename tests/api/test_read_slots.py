@@ -12,7 +12,7 @@ from rota.api import read_slots
 from rota.api.bodies import SMALL_BODY
 from rota.api.guard import Guard
 from rota.api.house import House
-from rota.api.read_slots import AT_A_TIME, CHANGES_AT_A_TIME
+from rota.api.read_slots import AT_A_TIME, CHANGES_AT_A_TIME, DRY_RUNS_AT_A_TIME, SWEEPS_AT_A_TIME
 from rota.api.server import guarded
 from tests.api.kit import acall, issue, serving
 
@@ -122,7 +122,17 @@ def test_an_answer_that_is_not_read_keeps_its_place(shared: House) -> None:
     asyncio.run(story())
 
 
-def test_nor_does_one_to_a_large_body(shared: House) -> None:
+@pytest.mark.parametrize(
+    ("path", "query", "at_a_time"),
+    [
+        (RUNS, "", CHANGES_AT_A_TIME),
+        ("/sweeps", "", SWEEPS_AT_A_TIME),
+        (RUNS, "dry_run=true", DRY_RUNS_AT_A_TIME),
+        ("/sweeps", "dry_run=true", SWEEPS_AT_A_TIME),
+    ],
+)
+@pytest.mark.parametrize("size", [1, SMALL_BODY + 1])
+def test_so_does_one_to_a_body(shared: House, path: str, query: str, at_a_time: int, size: int) -> None:
     greedy, _ = issue(shared.service, shared.gate, "mallory", "user")
 
     async def story() -> None:
@@ -138,16 +148,18 @@ def test_nor_does_one_to_a_large_body(shared: House) -> None:
             await guard({**scope, "rota.drained": is_read.wait}, receive, send)
 
         guard = Guard(reading, shared)
-        body = [b"x" * (SMALL_BODY + 1)]
+        body = [b"x" * size]
         many = [
-            asyncio.create_task(acall(unread, RUNS, "POST", {"x-auth-token": greedy}, body=body))  # type: ignore[arg-type]
-            for _ in range(2 * CHANGES_AT_A_TIME)
+            asyncio.create_task(
+                acall(unread, path, "POST", {"x-auth-token": greedy}, body=body, query=query)  # type: ignore[arg-type]
+            )
+            for _ in range(2 * at_a_time)
         ]
         await settle()
-        assert app.begun == CHANGES_AT_A_TIME
+        assert app.begun == at_a_time
         is_read.set()
         assert {answer.status for answer in await asyncio.gather(*many)} == {200}
-        assert app.begun == 2 * CHANGES_AT_A_TIME
+        assert app.begun == 2 * at_a_time
 
     asyncio.run(story())
 
@@ -224,6 +236,35 @@ def test_a_read_whose_client_has_gone_is_not_worked_on(shared: House) -> None:
                 writer.close()
             await wait_until(0)
             assert app.begun == AT_A_TIME + 1, "and the one that stayed"
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_nor_does_one_keep_its_connection_that_has_sent_much_behind_its_read(shared: House) -> None:
+    """Nothing more of it is read while its read waits, so that nothing is heard of its end."""
+    token, _ = issue(shared.service, shared.gate, "mallory", "viewer")
+
+    async def story() -> None:
+        app = Rendering()
+        async with serving(Guard(app, shared)) as (address, connections):
+            head = f"GET {RUNS} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-auth-token: {token}\r\n\r\n".encode()
+            opened = []
+            for count in range(1, AT_A_TIME + 20):
+                _, writer = await asyncio.open_connection(*address)
+                writer.write(head + (b"GET / HTTP/1.1\r\nx: " + b"y" * 20_000 if count > AT_A_TIME else b""))
+                opened.append(writer)
+                while getattr(shared.reads._lines.get("mallory"), "reads", 0) != count:
+                    await asyncio.sleep(0.005)
+            while [one.flow.held for one in connections].count(True) != len(opened) - AT_A_TIME:
+                await asyncio.sleep(0.005)
+            for writer in opened[AT_A_TIME:]:
+                writer.transport.abort()
+            app.go_on.set()
+            while len(connections) != AT_A_TIME:
+                await asyncio.sleep(0.005)
+            assert app.begun == AT_A_TIME
+            for writer in opened:
+                writer.close()
 
     asyncio.run(asyncio.wait_for(story(), 60))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from rota.api.filereads import FileReads
-from rota.api.read_slots import has_gone
+from rota.api.read_slots import is_closing
 from rota.app.authz import Principal
 from rota.app.errors import Unavailable
 
@@ -37,7 +37,7 @@ async def foretell(threads: FileReads, who: Principal, scope: Mapping[str, Any],
     """Return what `work` returns, unless the client has gone by the time that there is a thread for it."""
 
     def unless_gone() -> T:
-        if has_gone(scope):
+        if is_closing(scope):
             raise Gone("the client has gone")
         return work()
 

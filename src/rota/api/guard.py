@@ -63,7 +63,7 @@ OPEN_BELOW = ("/prompt-skills/", STATIC)  # to read
 OFFICE = re.compile(r"/(tokens|orchestrator|nodes|gpu/initialize)(/.*)?")
 PEOPLES = re.compile(r"/cluster|/(queue|runs)/[^/]*/priority")
 DRY_RUN = re.compile(rb"(?:^|&)dry_run=(?:true|1|on|t|yes|y)(?:&|$)", re.IGNORECASE)
-SWEEPS = "/sweeps"  # sweeps wait for each other, in a line of their own
+SWEEPS = "/sweeps"  # which wait for each other, in a line of their own
 ACQUIRE = "/acquire"  # waits for GPUs, for as long as it takes, and has a few numbers in its body
 LEASE_PATHS = frozenset({"/status", "/jobs", "/acquire", "/release"})
 STRANGER = Principal("anonymous", Role.VIEWER)  # on an open route, without a token
@@ -183,9 +183,11 @@ class Guard:
             if is_stream(path):
                 return None
             return self._house.file_reads if reads_files(path) else self._house.reads
-        if method in SAFE or path == ACQUIRE or path.startswith(SWEEPS) or _is_dry(scope["query_string"]):
+        if method in SAFE or path == ACQUIRE:
             return None
-        return self._house.changes
+        if path.startswith(SWEEPS):
+            return self._house.sweep_calls
+        return self._house.dry_runs if _is_dry(scope["query_string"]) else self._house.changes
 
     def _examine(self, scope: Scope, headers: _Headers) -> Turned | None:
         source = _source(scope)

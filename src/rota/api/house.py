@@ -17,7 +17,7 @@ from rota.api.groups import Groups
 from rota.api.hub import Hub
 from rota.api.limits import Buckets
 from rota.api.looks import lookers
-from rota.api.read_slots import CHANGES_AT_A_TIME, FILES_AT_A_TIME, ReadSlots
+from rota.api.read_slots import CHANGES_AT_A_TIME, DRY_RUNS_AT_A_TIME, FILES_AT_A_TIME, SWEEPS_AT_A_TIME, ReadSlots
 from rota.api.receive_buffers import ReceiveBuffers
 from rota.api.render.links import Kept
 from rota.api.trials import lookup_threads, sweep_threads, trial_threads
@@ -65,6 +65,8 @@ class House:
     tails: Kept = field(default_factory=Kept)
     reads: ReadSlots = field(default_factory=ReadSlots)
     file_reads: ReadSlots = field(default_factory=lambda: ReadSlots("reads of files", FILES_AT_A_TIME))
+    sweep_calls: ReadSlots = field(default_factory=lambda: ReadSlots("sweeps", SWEEPS_AT_A_TIME))
+    dry_runs: ReadSlots = field(default_factory=lambda: ReadSlots("dry runs", DRY_RUNS_AT_A_TIME))
     changes: ReadSlots = field(default_factory=lambda: ReadSlots("changes", CHANGES_AT_A_TIME))
     bodies: Bodies = field(default_factory=Bodies)
     agents: Buckets = field(init=False)

@@ -19,6 +19,7 @@ from rota.app.errors import Full
 AT_A_TIME = 3
 FILES_AT_A_TIME = 4  # a quarter of the threads
 CHANGES_AT_A_TIME = 32  # the writer takes in some hundreds to thousands a second
+SWEEPS_AT_A_TIME, DRY_RUNS_AT_A_TIME = 8, 16  # these wait for threads of their own; an answer may have megabytes
 MOST_WAITING = 1024  # to wait costs the server less than to refuse and to be asked again at once
 
 
@@ -61,9 +62,16 @@ class ReadSlots:
 
 
 def has_gone(scope: Mapping[str, Any]) -> bool:
-    """Return whether the client has hung up, so that nobody reads an answer."""
+    """Return whether the client has hung up, so that nobody reads an answer. For the event loop: the connection of one
+    that has is closed, if it is not yet, so that `receive` tells of it."""
     gone: Callable[[], bool] | None = scope.get("rota.gone")
     return gone is not None and gone()
+
+
+def is_closing(scope: Mapping[str, Any]) -> bool:
+    """Return whether the client is known to have gone. For any thread."""
+    closing: Callable[[], bool] | None = scope.get("rota.closing")
+    return closing is not None and closing()
 
 
 async def drained(scope: Mapping[str, Any]) -> None:

@@ -525,9 +525,11 @@ class _Connection(BoundedPipeline):
         return True
 
     def _has_gone(self) -> bool:
-        """Whether the client has hung up. While reading rests, as it has sent much behind its request, the kernel is
-        asked."""
-        return self.transport.is_closing() or (self.flow.held and _has_hung_up(self.transport))
+        """Whether the client has hung up. While reading rests, as it has sent much behind its request, nothing is heard
+        of that, so the kernel is asked."""
+        if not self.transport.is_closing() and self.flow.held and _has_hung_up(self.transport):
+            self.hang_up()
+        return self.transport.is_closing()
 
     def _forget(self) -> None:
         """Drop what refers back to this connection. Else thousands of closed ones would wait for the garbage collector,
@@ -625,6 +627,7 @@ class _Connection(BoundedPipeline):
             self._calm()  # else a body may follow, which is waited for no longer than a head
         self.scope["rota.hang_up"] = self.hang_up  # type: ignore[typeddict-unknown-key]
         self.scope["rota.gone"] = self._has_gone  # type: ignore[typeddict-unknown-key]
+        self.scope["rota.closing"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
         self.scope["rota.drained"] = self.flow.drain  # type: ignore[typeddict-unknown-key]
         self.scope["rota.peer_uid"] = self._peer_uid  # type: ignore[typeddict-unknown-key]
         self.scope["rota.shares_pids"] = self._shares_pids  # type: ignore[typeddict-unknown-key]
