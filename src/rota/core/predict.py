@@ -109,12 +109,13 @@ class History:
         for circle, _ in _of_this_command(user, spec):
             self._take(user, circle, ran_s, REMEMBERED)
         self._take(user, _of_this_size(user, spec), ran_s, REMEMBERED)
-        # One without GPUs costs nobody anything, and may end at once under any limit: it says nothing of the others.
-        if spec.time_limit_s is not None and spec.request.gpus:
-            *own, all_people = _declared(user, spec.time_limit_s, spec.request.gpus)
-            for circle in own:
-                self._take(user, circle, ran_s, HABITS_REMEMBERED)
-            self._take("", all_people, ran_s, HABITS_REMEMBERED)
+        if spec.time_limit_s is not None:
+            as_wide, any_width, all_people = _declared(user, spec.time_limit_s, spec.request.gpus)
+            self._take(user, as_wide, ran_s, HABITS_REMEMBERED)
+            # One without GPUs costs nobody anything, and may end at once under any limit: it says nothing of others.
+            if spec.request.gpus:
+                self._take(user, any_width, ran_s, HABITS_REMEMBERED)
+                self._take("", all_people, ran_s, HABITS_REMEMBERED)
         while len(self._known) > CIRCLES:
             self._forget_one()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rota.core.policy import DAY_S, HOUR_S, Limits, Ordering, Policy, problems
-from rota.core.predict import CIRCLES, REMEMBERED, History, expectation, fingerprint, hash_text
+from rota.core.predict import CIRCLES, HABITS_REMEMBERED, REMEMBERED, History, expectation, fingerprint, hash_text
 from rota.core.quota import Over, over
 from rota.core.run import Cause, Exit
 from rota.core.usage import Load, Usage
@@ -107,6 +107,7 @@ def test_runs_without_gpus_say_nothing_of_what_others_declared():
         assert history.quantiles(user, asked) is None
         assert history.declared(user, 43_200.0, 1) is None
     assert history.predict("bot", spec(0, argv=("true",), time_limit_s=43_200.0)) == 1.0, "their own command's past is"
+    assert history.habit("bot", 43_200.0, 0) == (1.0, 1.0, HABITS_REMEMBERED), "and what was declared for such runs"
 
 
 def test_the_answer_is_the_upper_quartile_and_never_under_a_second():

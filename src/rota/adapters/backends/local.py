@@ -84,7 +84,7 @@ class _Attempt:
     overdue: bool = False  # its end, by the last stop
     woken: bool = False  # its supervisor, since then
     continued: int = 0  # how often that was found to hear nothing
-    unwatched: bool = False  # the last look at it failed
+    unwatched: bool = False  # the last look at it failed while its end was overdue
     vain: int = 0  # looks that found it held, and by whom they could not tell
     sent_at: float = 0.0  # when its order was handed over, by the awake clock
     claimant: tuple[int, int] | None = None  # pid and start time of its supervisor
@@ -726,7 +726,7 @@ class LocalBackend:
                     attempt.unwatched = False
                 except OSError as error:  # it is looked at again in the next round
                     level = logging.WARNING if attempt.overdue and not attempt.unwatched else logging.DEBUG
-                    attempt.unwatched = True
+                    attempt.unwatched = attempt.overdue
                     log.log(level, "%s: its supervisor cannot be looked at, trying again: %s", name, error)
                 except Exception:  # a defect of one look must not keep the other supervisors from being looked at
                     log.exception("%s: its supervisor cannot be looked at", name)
