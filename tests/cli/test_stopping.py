@@ -94,7 +94,7 @@ def test_who_ignored_its_signal_is_shown_as_such(lab: Lab) -> None:
             lab.submit("-p", "critical", "-G", "8", "-N", "2", "--", "sleep", "1000")
             until(lambda: client.run(run_id).preemptions, "it has made way")
         finally:
-            client.set_policy(enable_preemption=False)
+            lab.out("policy", "set", "enable_preemption=default")  # other tests have the same server
     told = lab.out("show", run_id)
     assert "it ignored SIGUSR1 and was killed after its grace of 0.3 s" in told
     assert "stopped 1 time for others, " in told
