@@ -193,7 +193,7 @@ def test_the_server_does_not_compete_with_each_process_of_a_run(tmp_path: Path, 
 
 
 def test_in_v1_all_runs_weigh_as_many_as_there_are_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
     base = tmp_path / "cpu" / "rota-x"
     base.mkdir(parents=True)
     (base / "cpu.shares").write_text("1024")
@@ -206,6 +206,14 @@ def test_in_v1_all_runs_weigh_as_many_as_there_are_cores(tmp_path: Path, monkeyp
     (base / "w" / "cpu.shares").write_text("1024")
     groups.weigh(3)
     assert (base / "w" / "cpu.shares").read_text() == str(3 * 1024)
+    for rank, (asked, weight) in enumerate([(4, 4), (128, 6)]):
+        task = Path(f"{base}-w-{rank}")
+        task.mkdir()
+        for file in ("cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
+            (task / file).write_text("")
+        groups.for_task(rank, 0, asked)
+        assert (task / "cpu.shares").read_text() == str(weight * 1024)
+        assert (task / "cpu.cfs_quota_us").read_text() == str(asked * 100_000)
 
 
 def test_a_base_that_was_removed_is_made_anew_with_its_bounds(tmp_path: Path, needs: Callable[..., None]) -> None:
@@ -239,7 +247,7 @@ def test_a_base_that_was_removed_is_made_anew_with_its_bounds(tmp_path: Path, ne
         base = found.limits["pids"]
         assert (Path(base) / "pids.max").read_text().strip() != "max"
         if found.cpu_v1():
-            assert (Path(found.cpu_v1()) / "cpu.shares").read_text().strip() == str(1024 * (os.cpu_count() or 1))
+            assert (Path(found.cpu_v1()) / "cpu.shares").read_text().strip() == str(1024 * len(os.sched_getaffinity(0)))
     finally:
         for base in (*found.bases(), found.devices):
             confine.discard(base)

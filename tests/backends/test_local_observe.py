@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,15 @@ def test_attempts_that_do_not_die_hold_up_no_other_accounts_and_are_tried_again_
         return real(self, name, timeout_s, within_s=within_s, in_turn=in_turn)
 
     monkeypatch.setattr(LocalBackend, "_buried", buried)
-    monkeypatch.setattr(claims, "account_of", lambda root, name: 7 if name == theirs else 6)
+    looked = Counter[str]()
+
+    def account_of(root: str, name: str) -> int:
+        looked[name] += 1
+        if looked[name] == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return 7 if name == theirs else 6
+
+    monkeypatch.setattr(claims, "account_of", account_of)
     monkeypatch.setattr(local, "BURY_AGAIN_S", 2.0**-local.DOUBLED / 10)
     second, later = LocalBackend(rig.root / "backend", cgroups=False), Reports()
     second.open(later)

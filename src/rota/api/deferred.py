@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from threading import Thread
@@ -17,16 +17,18 @@ LATER = ("anyio._backends._asyncio", "anyio.streams.stapled", "pydantic.v1", "ro
 log = logging.getLogger(__name__)
 
 
-def load_later_ones() -> None:
-    """Load, in a thread, what requests need and the first answer does not. Else a request would, and an account that
-    holds the lock of a directory of the library (docs/security.md) at that moment would hold the event loop as well."""
+def load_later_ones(then: Callable[[], None]) -> None:
+    """Load, in a thread, what requests need and the first answer does not, and do `then`. Else a request would, and an
+    account that holds the lock of a directory of the library (docs/security.md) at that moment would hold the event
+    loop as well."""
     try:
-        Thread(target=_load, name="rota-imports", daemon=True).start()
+        Thread(target=_load, args=[then], name="rota-imports", daemon=True).start()
     except RuntimeError as error:  # at the limit of processes: requests load them
         log.warning("what requests need is not loaded ahead: %s", error)
 
 
-def _load() -> None:
+def _load(then: Callable[[], None]) -> None:
+    then()
     for name in LATER:
         try:
             import_module(name)

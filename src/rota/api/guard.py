@@ -63,7 +63,7 @@ OPEN_BELOW = ("/prompt-skills/", STATIC)  # to read
 OFFICE = re.compile(r"/(tokens|orchestrator|nodes|gpu/initialize)(/.*)?")
 PEOPLES = re.compile(r"/cluster|/(queue|runs)/[^/]*/priority")
 DRY_RUN = re.compile(rb"(?:^|&)dry_run=(?:true|1|on|t|yes|y)(?:&|$)", re.IGNORECASE)
-SWEEPS = "/sweeps"  # which wait for each other, in a line of their own
+SWEEPS = "/sweeps"  # those that make runs wait for each other, in a line of their own
 ACQUIRE = "/acquire"  # waits for GPUs, for as long as it takes, and has a few numbers in its body
 LEASE_PATHS = frozenset({"/status", "/jobs", "/acquire", "/release"})
 STRANGER = Principal("anonymous", Role.VIEWER)  # on an open route, without a token
@@ -155,7 +155,7 @@ class Guard:
 
         try:
             async with slots.slot(scope["rota.party"]):
-                if scope["method"] not in SAFE:
+                if scope["method"] not in SAFE and not _is_dry(scope["query_string"]):
                     begun = True  # whether a change is made is not known from now on
                 if begun or not has_gone(scope):
                     await self._app(scope, receive, noting)
@@ -185,7 +185,7 @@ class Guard:
             return self._house.file_reads if reads_files(path) else self._house.reads
         if method in SAFE or path == ACQUIRE:
             return None
-        if path.startswith(SWEEPS):
+        if path.startswith(SWEEPS) and not path.endswith(("/stop", "/runs")):
             return self._house.sweep_calls
         return self._house.dry_runs if _is_dry(scope["query_string"]) else self._house.changes
 

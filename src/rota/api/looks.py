@@ -9,7 +9,7 @@ from __future__ import annotations
 from rota.api.filereads import FileReads
 
 OF_ONE_ACCOUNT = 2  # threads
-# A look takes a millisecond. Who has too many waiting is taken for a job, so it is more than people send at once.
+# A look takes a millisecond. Who has too many waiting is asked to come again, so it is more than people send at once.
 CALLS, CALLS_OF_ONE_ACCOUNT = 4096, 1024
 LIMIT_S = 3.0
 

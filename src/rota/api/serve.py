@@ -40,6 +40,7 @@ from rota.api.receive_buffers import ReceiveBuffers
 from rota.api.server import guarded, guarded_leases
 from rota.api.turns import Turns
 from rota.app.errors import CannotStart, Unavailable
+from rota.app.ports import Unseen
 from rota.core.descriptors import HIGHEST, shares
 
 log = logging.getLogger(__name__)
@@ -188,8 +189,7 @@ async def _serve(house: House, sockets: Sockets, ready: Callable[[], None], brok
     while not all(server.started for server in servers) and not any(task.done() for task in tasks):
         await asyncio.sleep(0.005)
     ready()
-    load_later_ones()
-    house.processes.prepare()
+    load_later_ones(house.processes.prepare)
     watch = asyncio.create_task(_stop_when_broken(broken, stop))
     try:
         await asyncio.gather(*tasks)
@@ -402,7 +402,7 @@ def connection_of(house: House) -> type[HttpToolsProtocol]:
         async def _is_job(self, link: socket.socket, uid: int) -> bool | None:
             try:
                 return await house.looks.read(account(self.counted_as(uid)), partial(_is_jobs, house, link, uid))
-            except Unavailable:  # it takes its time to be looked at
+            except (Unavailable, Unseen):  # it takes its time to be looked at, of which the log tells
                 return None
             except OSError as error:
                 log.warning("who is on the unix socket cannot be told: %s", error)
@@ -542,7 +542,8 @@ class _Connection(BoundedPipeline):
         del self.admitted
 
     def data_received(self, data: bytes) -> None:
-        if self._unseen is not None:  # only now, since a connection that asks for nothing is cheap to make
+        # Only now, since a connection that asks for nothing is cheap to make; and before a request, not within one.
+        if self._unseen is not None and not (self._head or self._in_body or self._is_busy()):
             self.flow.pause_reading()
             self._looking = self.loop.create_task(self._see(self._unseen))
             self._unseen = None

@@ -8,6 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ FEW_DESCRIPTORS = 4096
 SKEW_S = 5.0
 FUSE = "/dev/fuse"
 KEY_USERS = "/proc/key-users"
+PROGRAMS = ("/usr/bin", "/bin", "/usr/local/bin")
+ACCESS_LIST = "system.posix_acl_access"
 USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
 NEARLY_FULL = 0.8  # of a quota
 TOKEN = "token"  # noqa: S105 - the name of a row
@@ -344,25 +347,36 @@ def _fuse() -> Iterator[Finding]:
     except FileNotFoundError:
         yield Finding("FUSE", OK, "none on this machine")
         return
-    of_a_group = device.st_gid != 0 and device.st_mode & (stat.S_IRGRP | stat.S_IWGRP)
-    if not of_a_group and not device.st_mode & (stat.S_IROTH | stat.S_IWOTH):
+    if not (to := _opened_to(device)):
         yield Finding("FUSE", OK, f"{FUSE} is open to root alone")
     elif not _may_mount():
         yield Finding("FUSE", OK, "no account can make mounts: there are no user namespaces, and no fusermount")
     else:
-        to = "to a group" if of_a_group else "to every account"
         yield Finding(
             "FUSE",
             WARN,
-            f"{FUSE} is open {to}: by a mount of its own an account can hold up runs, and the server",
-            f"chmod 600 {FUSE}, and for the next boot a rule of udev, where not everybody who has an account is "
-            "trusted (docs/operations.md, a lock that an account holds)",
+            f"{FUSE} is open to {to}: by a mount of its own an account can hold up runs, and the server",
+            f"chown root:root {FUSE} and chmod 600 {FUSE}, and for the next boot a rule of udev, where not everybody "
+            "who has an account is trusted (docs/operations.md, a lock that an account holds)",
         )
+
+
+def _opened_to(device: os.stat_result) -> str:
+    """Return who may open it besides root; "" = nobody."""
+    if device.st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        return "every account"
+    with suppress(OSError):  # there is none
+        os.getxattr(FUSE, ACCESS_LIST)
+        return "those in its access list"
+    if device.st_gid != 0 and device.st_mode & (stat.S_IRGRP | stat.S_IWGRP):
+        return "a group"
+    return f"its owner, account {device.st_uid}" if device.st_uid != 0 else ""
 
 
 def _may_mount() -> bool:
     """Whether an account may mount what it has opened: in a user namespace of its own, or by a program of root's."""
-    if any(shutil.which(name) for name in ("fusermount", "fusermount3")):
+    path = os.pathsep.join((*PROGRAMS, os.environ.get("PATH", "")))
+    if any(shutil.which(name, path=path) for name in ("fusermount", "fusermount3")):
         return True
     try:
         with open(USER_NAMESPACES, encoding="ascii") as file:

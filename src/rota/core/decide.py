@@ -76,7 +76,7 @@ class _Pass:
         self.reserve: Reserve | None = None
         self.reserved_standing = 0.0  # of who has it
         self.at_last: Board | None = None  # what is free when all have ended that are believed to
-        self.unreservable: set[tuple[int, int]] = set()  # shapes that do not fit even then, with so many to spare
+        self.unreservable: set[tuple[object, ...]] = set()  # shapes that do not fit even then, with so many to spare
         self.fruitless = Counter[str]()  # by person
         self.vague = False  # its moment rests on a run that is late
         self.late: frozenset[str] | None = None  # people whose runs passed it and are late; None = not looked up
@@ -323,7 +323,7 @@ class _Pass:
             self.reserve = reserve(self.snap, self.board, run, self.ends, self.zones, yielding=yielding, spare=spare)
             if self.reserve is None:
                 self.fruitless[run.user] += 1
-                self.unreservable.add((self.snap.queue.lane_of(run.id).shape, spare))
+                self.unreservable.add(self.looks_for(run, spare))
             else:
                 self.outside = outside(self.board, self.reserve)
                 self.vague = self.reserve.at in revised_ends(self.snap).values()
@@ -336,8 +336,6 @@ class _Pass:
     def may_have_a_time(self, run: Run, spare: int) -> bool:
         """Whether it is worth while to look for its reservation, which walks over all ends. Where a node is out of
         service, whole lanes of runs wait that have none."""
-        if self.zones.calendar:
-            return self.may_look_in_vain(run.user)
         key = (self.snap.queue.lane_of(run.id).shape, spare)
         if key not in self.unreservable:
             if self.at_last is None:
@@ -348,10 +346,16 @@ class _Pass:
             request = run.spec.request
             if place(self.at_last, request) is None or self.at_last.free_gpus - request.gpus < spare:
                 self.unreservable.add(key)
-        return key not in self.unreservable and self.may_look_in_vain(run.user)
+        if key in self.unreservable or self.looks_for(run, spare) in self.unreservable:
+            return False
+        return self.fruitless[run.user] < FRUITLESS_OF_ONE and self.fruitless.total() < FRUITLESS
 
-    def may_look_in_vain(self, user: str) -> bool:
-        return self.fruitless[user] < FRUITLESS_OF_ONE and self.fruitless.total() < FRUITLESS
+    def looks_for(self, run: Run, spare: int) -> tuple[object, ...]:
+        """What decides whether a run finds a time: its shape, and where there is a calendar what it may use of that."""
+        key = (self.snap.queue.lane_of(run.id).shape, spare)
+        if not self.zones.calendar:
+            return key
+        return (*key, run.spec.reservation, None if run.spec.stoppable else longest_s(self.policy, run))
 
     def was_passed(self, run: Run) -> bool:
         """Under conservative backfill: somebody who came later was let by, and what was promised to this one holds."""

@@ -213,19 +213,26 @@ def test_a_backlog_that_waits_for_a_drained_node_costs_a_pass_no_walk_over_all_e
     assert len(walks) == 1
 
 
-def test_nor_does_one_persons_backlog_keep_all_from_a_reservation_where_others_are_made(monkeypatch):
-    """With a calendar each of its runs has to be looked at by itself."""
+@pytest.mark.parametrize("user", ["mal", "ann"], ids=["another's", "the own"])
+@pytest.mark.parametrize("apart", [False, True], ids=["runs alike", "of many limits"])
+@pytest.mark.parametrize("what", ["for a drained node", "in a narrow reservation"])
+def test_nor_does_a_backlog_keep_anybody_from_a_reservation_where_others_are_made(user: str, apart: bool, what: str):
+    """With a calendar it also goes by what a run may use of that. Only who has many kinds of such runs has no
+    reservation for their others."""
     lab = Lab(*two_by_eight(), policy=EASY, checked=False)
     lab.submit(1, takes=1000, time_limit_s=1000.0)
     lab.step()
     lab.tell(e.NodeDrained(at=lab.now, node_id="b"))
-    made = Reservation("res", "mal", "", 7e6, 7e6 + 900, (Slice("a", 1),), lab.now)
+    start = 7e6 if what == "for a drained node" else lab.now - 1.0
+    made = Reservation("res", "mal", "", start, 7e6 + 900, (Slice("a", 1),), lab.now)
     lab.tell(e.ReservationMade(at=lab.now, reservation=made))
-    for _ in range(100):
-        lab.submit(request=Request(16, nodes=2), takes=1, time_limit_s=1.0, user="mal")
-    wide = lab.submit(8, takes=10, time_limit_s=10.0)
+    of = {"request": Request(16, nodes=2)} if what == "for a drained node" else {"gpus": 2, "reservation": "res"}
+    for number in range(100):
+        lab.submit(**of, takes=1, time_limit_s=1.0 + number * apart, user=user)
+    wide = lab.submit(8, takes=10, time_limit_s=10.0, user="ann")
     plan = lab.plan()
-    assert plan.reserve is not None and plan.reserve.run_id == wide
+    own_kinds = user == "ann" and apart and what == "in a narrow reservation"
+    assert (plan.reserve is not None and plan.reserve.run_id == wide) is not own_kinds
 
 
 def test_the_reservation_prefers_gpus_that_are_busy_now_so_that_free_ones_stay_usable():

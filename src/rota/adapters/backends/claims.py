@@ -162,9 +162,9 @@ def end_all(  # noqa: PLR0917 - what is left of one attempt, and how it is known
     if not group or confine.remove(group, timeout_s):
         # Nothing of another account's leaves a group of root's but by a service of root's (`systemd-run --user`), and a
         # look at all processes of that account takes as long as it likes: it may have thousands, with megabytes of
-        # environment each. So one that was cut short and found nothing will do there.
-        by_group = bool(group) and os.geteuid() == 0 and uid not in (None, 0)
-        if procs.kill_marked(attempt_id, uid, deadline, here, thorough=not by_group):
+        # environment each. So one that had its time, was cut short and found nothing will do there.
+        will_do = bool(group) and os.geteuid() == 0 and uid not in (None, 0) and timeout_s >= BURIAL_S
+        if procs.kill_marked(attempt_id, uid, deadline, here, thorough=not will_do):
             return True, []
     left = procs.marked(attempt_id, uid, here, time.monotonic() + timeout_s)
     return False, tracers.end({*confine.members(group), *left}, uid, subuids) if uid is not None else []

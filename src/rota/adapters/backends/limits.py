@@ -127,7 +127,7 @@ class Bounds:
                     if not _is_bounded(base, controller):
                         del found.limits[controller]
         if base := found.cpu_v1():
-            weigh(base, os.cpu_count() or 1, unified=False)
+            weigh(base, _cores(), unified=False)
         if base := found.limits.get(MEMORY):
             self.memory_for_one = memory_for_one(self._bound_on_memory(base) or self._memory_bytes)
         return said
@@ -263,8 +263,8 @@ class WorkerGroups:
                 bound_memory(group, amount, unified=unified)
             else:
                 bound_cpus(group, amount, unified=unified)
-                if not unified:
-                    weigh(group, amount, unified=False)
+                if not unified:  # beside that of all runs, so never more than that one; a simulated node has any number
+                    weigh(group, min(amount, _cores()), unified=False)
 
     def has_foreign_processes(self, own_stat: int) -> bool:
         """Tell whether more processes count against the bound of this worker's group than the calling worker, which has
@@ -281,6 +281,11 @@ class WorkerGroups:
         if self.weighed and count != self._weight:
             weigh(self.weighed, count, unified=self.weighed == self.unified)
             self._weight = count
+
+
+def _cores() -> int:
+    """Return how many this process may use: in a container fewer than the machine has, perhaps."""
+    return len(os.sched_getaffinity(0))
 
 
 def _installed() -> int:

@@ -62,8 +62,8 @@ LOOK_AGAIN_S = 0.02
 ADOPTED_LOOK_S = 2.0
 MAX_VAIN = 250
 SUPERVISORS_LOOK_S = 2.0  # between two looks whether supervisors wait in the kernel
-# How long a first burial may take, and when it is tried again: doubled after each in vain, so many times at most.
-BURY_FIRST_S, BURY_AGAIN_S, DOUBLED = 1.0, 1.0, 5
+BURY_FIRST_S = 1.0  # a first burial, so that others have their turn
+BURY_AGAIN_S, DOUBLED = 1.0, 5  # until it is tried again: doubled after each in vain, so many times at most
 RETRY_S = 0.5  # after a look that failed, as for want of a descriptor
 CLOSED_WITHIN_S = 1.0  # what looks at supervisors; it may wait for a file system
 
@@ -159,7 +159,7 @@ class LocalBackend:
         self._clear_private()
         self._watcher = Watcher(Path(self._root, "nudge"), self._launcher, self._settle, self._gone, self._reborn)
         self._watcher.start()
-        self._undertaker = Turns("rota-undertaker", self._after)
+        self._undertaker = Turns("rota-undertaker", self._after, urgent_beside=True)
         self._undertaker.open()
         self._looking = threading.Thread(target=self._look_at_supervisors, name="rota-supervisors", daemon=True)
         self._looking.start()
@@ -582,12 +582,11 @@ class LocalBackend:
                 if not attempt.ours and attempt.pidfd < 0:
                     self._follow(name, attempt, shim)
             case claims.Deserted() if not attempt.ours:
-                attempt.burying = True
                 uid = claims.account_of(self._root, name)
+                account = os.geteuid() if uid is None else uid
                 assert self._undertaker is not None
-                self._undertaker.put(
-                    os.geteuid() if uid is None else uid, name, lambda: self._bury(name), urgent=not attempt.resists
-                )
+                attempt.burying = True  # last: a look that fails is repeated
+                self._undertaker.put(account, name, lambda: self._bury(name), urgent=not attempt.resists)
             case claims.Unclaimed() if not attempt.ours:
                 self._try_again(name, attempt)
             case _:
@@ -783,8 +782,8 @@ class LocalBackend:
     def _bury(self, name: str) -> None:
         if (attempt := self._known.get(name)) is None:  # somebody saw its end meanwhile
             return
-        doubled = 2 ** min(attempt.resists, DOUBLED)
-        timeout_s, again_s = min(claims.BURIAL_S, BURY_FIRST_S * doubled), BURY_AGAIN_S * doubled
+        timeout_s = claims.BURIAL_S if attempt.resists > 1 else BURY_FIRST_S
+        again_s = BURY_AGAIN_S * 2 ** min(attempt.resists, DOUBLED)
         try:
             with self._alone_with(name) as alone:
                 if alone:

@@ -117,9 +117,13 @@ class Lookers:
     def prepare(self) -> None:
         """Begin to make a looker, so that the first look finds it ready."""
         try:
-            self._keep(_Looker())
+            one = _Looker()
         except OSError as error:  # the first look tries again
             log.warning("no process to look at processes can be made: %s", error)
+            return
+        if not self._keep(one):
+            one.end()
+            one.process.wait()
 
     def call(
         self,

@@ -1,4 +1,5 @@
-"""Do long work in threads of its own: one piece at a time for each account, and accounts in turn.
+"""Do long work in threads of its own: one piece at a time for each account, beside which one of urgent work may be
+done where that is allowed, and accounts in turn.
 
 How long a piece takes is up to an account (how many processes it has), so it must delay neither the writer nor the work
 of others. After a piece its account rests for as long as the piece took, except before urgent work.
@@ -28,12 +29,13 @@ class _Line:
 
     urgent: OrderedDict[Hashable, Act] = field(default_factory=OrderedDict)
     usual: OrderedDict[Hashable, Act] = field(default_factory=OrderedDict)
-    busy: bool = False
+    busy: int = 0  # pieces that are being done
     rests_until: float = 0.0
 
-    def wait_s(self, now: float) -> float | None:
+    def wait_s(self, now: float, urgent_beside: bool) -> float | None:
         """How long until its next piece may begin; None: there is none, or one is being done."""
-        if self.busy or not (self.urgent or self.usual):
+        most = 1 + (urgent_beside and bool(self.urgent))
+        if self.busy >= most or not (self.urgent or self.usual):
             return None
         return 0.0 if self.urgent else max(0.0, self.rests_until - now)
 
@@ -45,8 +47,8 @@ class Turns:
     """The caller bounds how many keys there are. Where the machine starts no thread, what is put waits until it does:
     `after` calls later."""
 
-    def __init__(self, name: str, after: After) -> None:
-        self._name, self._after = name, after
+    def __init__(self, name: str, after: After, *, urgent_beside: bool = False) -> None:
+        self._name, self._after, self._urgent_beside = name, after, urgent_beside
         self._lines: OrderedDict[int, _Line] = OrderedDict()  # the account whose turn was last is last
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -102,7 +104,7 @@ class Turns:
             except Exception:  # a defect in one piece must not keep the others from their turn
                 log.exception("work for account %d could not be done", account)
             with self._changed:
-                line.busy, now = False, time.monotonic()
+                line.busy, now = line.busy - 1, time.monotonic()
                 line.rests_until = now + (now - begun)
                 self._changed.notify()
 
@@ -111,9 +113,9 @@ class Turns:
             while not self._closing:
                 now, soonest = time.monotonic(), None
                 for account, line in list(self._lines.items()):
-                    wait_s = line.wait_s(now)
+                    wait_s = line.wait_s(now, self._urgent_beside)
                     if wait_s == 0.0:
-                        line.busy = True
+                        line.busy += 1
                         self._lines.move_to_end(account)
                         return account, line, line.next()
                     if wait_s is not None:

@@ -46,6 +46,7 @@ class Watcher:
             nudge, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
         )  # RDWR: no end of file when the last shim leaves
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waking = threading.Lock()  # a number that was closed may be somebody else's file by now
         self._zygote = -1
         self._zygote_mask = 0
         self._died_at, self._deaths = -CALM_S, 0
@@ -69,8 +70,9 @@ class Watcher:
         self.wake()
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # full means it is awake anyway; closed means it is over
-            os.eventfd_write(self._wake, 1)
+        with self._waking, contextlib.suppress(BlockingIOError):  # full means it is awake anyway
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """In the watcher's thread only."""
@@ -101,7 +103,9 @@ class Watcher:
                 self._do(heapq.heappop(self._timers)[2])
         self._selector.close()
         os.close(self._nudge)
-        os.close(self._wake)
+        with self._waking:
+            os.close(self._wake)
+            self._wake = -1
 
     def _do(self, act: Callable[[], None]) -> None:
         try:
