@@ -100,7 +100,7 @@ def open_rota(settings: Settings) -> Iterator[Rota]:
         service: Service
         new_id = NewIds()
         samples = FileSamples(data_dir.path / "metrics")
-        saved = CheckpointFiles(data_dir.path / "checkpoints")
+        saved = CheckpointFiles(data_dir.path / "checkpoints", processes.subuids)
         metrics_use, saved_use = _disk_use(settings, store, samples, saved)
         loop = Loop(
             store,

@@ -174,8 +174,59 @@ def test_an_owner_cannot_keep_checkpoints_for_ever_by_a_time_in_the_future(root:
     assert CheckpointFiles(root).purge(now + 1, lambda run_id: True) == 1
 
 
-class SlowRm:
-    """An `rm` that is not done in time, and that ends when it is killed only if it `dies`."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make files of several accounts")
+def test_what_belongs_to_others_stays(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An account can move a directory of its own into its checkpoints, with those of others in it. It could not remove
+    these, and root does not do it for them."""
+    ann, bob, container, files = 1_234_567, 1_234_568, 2_000_005, {}
+
+    def made(name: str, *owners: int) -> Path:
+        path = root / name
+        for number, owner in enumerate(owners):
+            path /= str(number) if number else ""
+            path.mkdir()
+            (path / "file").write_text("x")
+            for each in (path, path / "file"):
+                os.chown(each, owner, owner)
+        os.utime(root / name, (1000, 1000))
+        files[name] = path / "file"
+        return path
+
+    made(ONE, ann, ann, container, ann, container).parent.chmod(0)  # to be opened by root alone
+    made(TWO, ann, ann, ann, bob)
+    (root / TWO / "1" / "2" / "bobs").write_text("x")  # in a directory of hers
+    os.chown(root / TWO / "1" / "2" / "bobs", bob, bob)
+    os.mkdir(root / TWO / "empty")
+    os.chown(root / TWO / "empty", bob, bob)
+    made(THREE, 0, bob)
+    ranges = {ann: [(2_000_000, 2_000_010)]}
+    assert CheckpointFiles(root, lambda uid: ranges.get(uid, [])).purge(2e3 + 5e9, lambda run_id: True) == 2
+    assert os.listdir(root) == [TWO], "hers with her subordinate ids', and what an admin's run has left"
+    left = [path for path in (root / TWO).rglob("*") if path.is_file()]
+    assert [(path.name, path.parent.name, path.stat().st_uid) for path in left] == [("file", "3", bob)]
+    assert f"directory of account {bob}" in caplog.text
+    assert CheckpointFiles(root).purge(5e9, lambda run_id: True) == 0
+
+
+def test_no_link_is_followed_and_no_name_is_too_odd_for_a_removal(root: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("x")
+    (root / ONE / "deep" / "er").mkdir(parents=True)
+    for place in (root / ONE, root / ONE / "deep", root / ONE / "deep" / "er"):
+        (place / "to a folder").symlink_to(elsewhere)
+        (place / "to a file").symlink_to(elsewhere / "file")
+        (place / "to nothing").symlink_to(elsewhere / "gone")
+        for name in (b"\xff", b"-rf", b"new\nline", b".."[:1] + b"hidden"):
+            Path(os.fsdecode(os.fsencode(place) + b"/" + name)).touch()
+        os.mkfifo(place / "pipe")
+    os.utime(root / ONE, (1000, 1000))
+    assert CheckpointFiles(root).purge(5e9, lambda run_id: True) == 1
+    assert (os.listdir(root), os.listdir(elsewhere)) == ([], ["file"])
+
+
+class SlowRemoval:
+    """A removal that is not done in time, and that ends when it is killed only if it `dies`."""
 
     returncode, stderr = None, None
 
@@ -184,7 +235,7 @@ class SlowRm:
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         assert timeout is not None
-        raise subprocess.TimeoutExpired("rm", timeout)
+        raise subprocess.TimeoutExpired("remover", timeout)
 
     def kill(self) -> None:
         self.killed = True
@@ -192,7 +243,7 @@ class SlowRm:
     def wait(self, timeout: float | None = None) -> int:
         assert timeout is not None and self.killed
         if not self.dies:
-            raise subprocess.TimeoutExpired("rm", timeout)
+            raise subprocess.TimeoutExpired("remover", timeout)
         return -9
 
     def poll(self) -> int | None:
@@ -200,31 +251,31 @@ class SlowRm:
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SlowRm]]:
-    """For each run that is in it, the `rm`s that were started and are not done in time."""
-    started: dict[str, list[SlowRm]] = {}
+def slow(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SlowRemoval]]:
+    """For each run that is in it, the removals that were started and are not done in time."""
+    started: dict[str, list[SlowRemoval]] = {}
     real = subprocess.Popen
 
     def start(argv: list[str], **options: Any) -> Any:
         name = Path(argv[-1]).name
         if name not in started:
             return real(argv, **options)
-        started[name].append(SlowRm(dies=False))
+        started[name].append(SlowRemoval(dies=False))
         return started[name][-1]
 
     monkeypatch.setattr(subprocess, "Popen", start)
     return started
 
 
-def test_an_rm_that_does_not_even_end_when_killed_stops_no_other_and_is_not_started_twice(
-    root: Path, slow: dict[str, list[SlowRm]]
+def test_a_removal_that_does_not_even_end_when_killed_stops_no_other_and_is_not_started_twice(
+    root: Path, slow: dict[str, list[SlowRemoval]]
 ) -> None:
     for name in (ONE, TWO, THREE):
         (root / name).mkdir()
     slow[TWO], files = [], CheckpointFiles(root)
     assert files.purge(5e9, lambda run_id: True) == 2
     assert [path.name for path in root.iterdir()] == [TWO]
-    assert [rm.killed for rm in slow[TWO]] == [True]
+    assert [one.killed for one in slow[TWO]] == [True]
     assert files.purge(5e9, lambda run_id: True) == 0
     assert len(slow[TWO]) == 1, "the first one lives"
     slow[TWO][0].dies = True
@@ -234,7 +285,7 @@ def test_an_rm_that_does_not_even_end_when_killed_stops_no_other_and_is_not_star
     assert files.purge(5e9, lambda run_id: True) == 0, "the second one lives"
 
 
-def test_a_tree_that_takes_too_long_to_remove_is_tried_again(root: Path, slow: dict[str, list[SlowRm]]) -> None:
+def test_a_tree_that_takes_too_long_to_remove_is_tried_again(root: Path, slow: dict[str, list[SlowRemoval]]) -> None:
     (root / ONE).mkdir()
     slow[ONE], files = [], CheckpointFiles(root)
     assert files.purge(5e9, lambda run_id: True) == 0
@@ -242,8 +293,8 @@ def test_a_tree_that_takes_too_long_to_remove_is_tried_again(root: Path, slow: d
     assert files.purge(5e9, lambda run_id: True) == 1
 
 
-def test_a_round_ends_with_a_number_of_rms_that_do_not_end(
-    root: Path, slow: dict[str, list[SlowRm]], monkeypatch: pytest.MonkeyPatch
+def test_a_round_ends_with_a_number_of_removals_that_do_not_end(
+    root: Path, slow: dict[str, list[SlowRemoval]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_STUCK", 2)
     for name in (ONE, TWO, THREE):

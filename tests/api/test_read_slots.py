@@ -129,6 +129,8 @@ def test_an_answer_that_is_not_read_keeps_its_place(shared: House) -> None:
         ("/sweeps", "", SWEEPS_AT_A_TIME),
         (RUNS, "dry_run=true", DRY_RUNS_AT_A_TIME),
         ("/sweeps", "dry_run=true", SWEEPS_AT_A_TIME),
+        ("/sweeps/0123456789ab/start", "", SWEEPS_AT_A_TIME),
+        ("/sweeps/0123456789ab/stop", "", CHANGES_AT_A_TIME),
     ],
 )
 @pytest.mark.parametrize("size", [1, SMALL_BODY + 1])
@@ -204,9 +206,11 @@ def test_behind_the_end_of_the_line_a_body_that_comes_after_its_head_is_told_the
     asyncio.run(story())
 
 
-def test_a_read_whose_client_has_gone_is_not_worked_on(shared: House) -> None:
-    """Real connections: their reads wait in line when they are closed."""
-    token, _ = issue(shared.service, shared.gate, "mallory", "viewer")
+@pytest.mark.parametrize("call", [f"GET {RUNS}", f"POST {RUNS}?dry_run=true"])
+def test_what_changes_nothing_is_not_worked_on_once_its_client_has_gone(shared: House, call: str) -> None:
+    """Real connections: their calls wait in line when they are closed."""
+    token, _ = issue(shared.service, shared.gate, "mallory", "user")
+    line, at_a_time = (shared.reads, AT_A_TIME) if "GET" in call else (shared.dry_runs, DRY_RUNS_AT_A_TIME)
 
     async def story() -> None:
         app = Rendering()
@@ -214,28 +218,28 @@ def test_a_read_whose_client_has_gone_is_not_worked_on(shared: House) -> None:
 
             async def opened() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
                 reader, writer = await asyncio.open_connection(*address)
-                head = f"GET {RUNS} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-auth-token: {token}\r\n\r\n"
+                head = f"{call} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-auth-token: {token}\r\n\r\n"
                 writer.write(head.encode())
                 return reader, writer
 
             async def wait_until(reads: int) -> None:
-                while getattr(shared.reads._lines.get("mallory"), "reads", 0) != reads:
+                while getattr(line._lines.get("mallory"), "reads", 0) != reads:
                     await asyncio.sleep(0.005)
 
-            first = [await opened() for _ in range(AT_A_TIME)]
-            await wait_until(AT_A_TIME)
+            first = [await opened() for _ in range(at_a_time)]
+            await wait_until(at_a_time)
             late = [await opened() for _ in range(20)]
-            await wait_until(AT_A_TIME + 20)
+            await wait_until(at_a_time + 20)
             for _, writer in late[:-1]:
                 writer.transport.abort()
-            while len(connections) != AT_A_TIME + 1:
+            while len(connections) != at_a_time + 1:
                 await asyncio.sleep(0.005)
             app.go_on.set()
             for reader, writer in (*first, late[-1]):
                 assert b"200" in await reader.readline()
                 writer.close()
             await wait_until(0)
-            assert app.begun == AT_A_TIME + 1, "and the one that stayed"
+            assert app.begun == at_a_time + 1, "and the one that stayed"
 
     asyncio.run(asyncio.wait_for(story(), 60))
 

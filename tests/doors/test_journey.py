@@ -172,7 +172,9 @@ class TestWhoSaidIt:
             refused = who["bot"].post(path, {"status": word, "user_note": "ann approves"})
             assert (refused.status, "for a person to say" in refused.json["detail"]) == (403, True), refused.body
         assert who["other"].post(path, {"status": "dismissed"}).status == 403, "of its own only"
-        assert who["bot"].post(path, {"status": "executed"}).ok()["status"] == "executed"
+        notes = {"user_note": "I approve. Ann", "modified_action": "use 100"}
+        done = who["bot"].post(path, {"status": "executed", **notes}).ok()
+        assert (done["status"], done["user_note"], done["modified_action"]) == ("executed", None, None)
         assert who[ANN].post(path, {"status": "accepted"}).ok()["by"] == "bot", "who wrote it, not who answered"
         loop = who[ANN].get("/journey/loop").ok()
         assert [(event["kind"], event["actor"], event["by"]) for event in loop["events"]][::-1] == [

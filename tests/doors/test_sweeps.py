@@ -480,7 +480,9 @@ def test_a_sweep_starts_whole_or_not_at_all(make_server: MakeServer) -> None:
     sweep = who[ANN].post("/sweeps", {**LONG, "gpu_count": 0, "workdir": "/"}).ok()["id"]
     other = who[BEN].post("/runs", {"name": "b", "command": "true", "gpu_count": 0, "workdir": "/"}).ok()["id"]
     who["boss"].post(f"/runs/{other}/add-to-sweep?sweep_id={sweep}").ok()
-    assert who[ANN].post(f"/sweeps/{sweep}/start?parallel=2").status == 403
+    refused = who[ANN].post(f"/sweeps/{sweep}/start?parallel=2")
+    assert (refused.status, BEN in refused.json["detail"]) == (403, False)
+    assert "may not release 1 held run of the sweep, which belongs to others; ask an admin" in refused.json["detail"]
     shown = who[ANN].get(f"/sweeps/{sweep}").ok()
     assert (shown["progress"]["ready"], shown["parallel"]) == (6, None)
     begun = who["boss"].post(f"/sweeps/{sweep}/start?parallel=2&dry_run=true").ok()
@@ -488,6 +490,20 @@ def test_a_sweep_starts_whole_or_not_at_all(make_server: MakeServer) -> None:
     assert who[ANN].get(f"/sweeps/{sweep}").ok()["progress"]["ready"] == 6
     assert who["boss"].post(f"/sweeps/{sweep}/start?parallel=2").ok()["message"] == "Started 2/6 runs"
     assert who[ANN].get(f"/sweeps/{sweep}").ok()["parallel"] == 2
+
+
+def test_a_rerun_stays_in_a_sweep_only_where_its_maker_may_add_to_it(make_server: MakeServer) -> None:
+    server = make_server()
+    who = people(server, boss="admin", **{ANN: "user", BEN: "user"}, bot="agent")
+    sweep = who[ANN].post("/sweeps", {**LONG, "gpu_count": 0, "workdir": "/"}).ok()["id"]
+    run = {"name": "b", "command": "true", "gpu_count": 0, "workdir": "/"}
+    bens, anns = (who[name].post("/runs", run).ok()["id"] for name in (BEN, ANN))
+    for run_id in (bens, anns):
+        who["boss"].post(f"/runs/{run_id}/add-to-sweep?sweep_id={sweep}").ok()
+    assert who[BEN].post(f"/runs/{bens}/rerun").ok()["sweep_id"] is None
+    assert who["boss"].post(f"/runs/{bens}/rerun").ok()["sweep_id"] == sweep
+    for name in (ANN, "bot"):
+        assert who[name].post(f"/runs/{anns}/rerun").ok()["sweep_id"] == sweep
 
 
 def test_a_sweep_is_stopped_whole_by_one_call(server: Server) -> None:

@@ -1,7 +1,8 @@
 """The checkpoint directories of runs: kept for as long as the run is, and then removed.
 
 What lies in one was written by whoever ran the command, perhaps as another account, and perhaps with an eye on a server
-that is root: a link in it is removed as a link, never followed, also when it is put there while we are at it.
+that is root: a link in it is removed as a link, never followed, also when it is put there while we are at it, and what
+of other people's was moved into it stays (see `remover`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import logging
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
 
+from rota.adapters import remover
 from rota.adapters.looks import Looks
 from rota.adapters.tree_size import TreeSize
 from rota.app.ports import ACCOUNT_CHECKPOINTS
@@ -22,7 +25,7 @@ from rota.app.ports import ACCOUNT_CHECKPOINTS
 RUN_ID = re.compile(r"[0-9a-f]{12}")
 MOST = 200  # removed in one round of those that lie beside each other: a round must end
 RM_S = 600.0  # for one tree
-KILLED_S = 5.0  # for the end of an `rm` that was killed; one that waits in the kernel may never end
+KILLED_S = 5.0  # for the end of a removal that was killed; one that waits in the kernel may never end
 MOST_STUCK = 10  # such ones at a time, of directories beside each other: each costs a process, and a round its time
 MOST_STUCK_OF_ALL = 64
 MOST_PURGED = 64  # accounts whose round of removal goes on while others have theirs: each costs a thread
@@ -31,11 +34,16 @@ WALKED = 200_000  # files looked at in one round of measuring
 log = logging.getLogger(__name__)
 
 
+def _none(account: int) -> Sequence[tuple[int, int]]:
+    return ()
+
+
 class CheckpointFiles:
     """Each account has a directory for all its runs, and can hold it: what one does in it, others do not wait for."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, subuids: Callable[[int], Sequence[tuple[int, int]]] = _none) -> None:
+        """`subuids` tells the ranges of subordinate ids that an account has."""
+        self.root, self._subuids = root, subuids
         self._purging: Looks[int] = Looks("rota-purge-look", MOST_PURGED)
         self._measuring: Looks[tuple[int, dict[str, int | None]]] = Looks("rota-measure-look", MOST_MEASURED)
         self._listing: Looks[list[str]] = Looks("rota-list", 1)
@@ -43,7 +51,7 @@ class CheckpointFiles:
         self._paths: list[str] = []
         self._last = ""  # the next round of measuring begins after it
         self._places: dict[str, _Place] = {}
-        self._stuck: dict[str, subprocess.Popen[str]] = {}  # path -> an `rm` that did not end when it was killed
+        self._stuck: dict[str, subprocess.Popen[str]] = {}  # path -> a removal that did not end when it was killed
 
     def sizes(self) -> Iterator[tuple[str, int | None]]:
         """Return each run that has a directory, with the bytes of the blocks in it. A bounded number of files is looked
@@ -113,11 +121,10 @@ class CheckpointFiles:
         return len(stuck) >= MOST_STUCK_OF_ALL or sum(os.path.dirname(path) == parent for path in stuck) >= MOST_STUCK
 
     def _remove(self, path: str) -> bool:
-        """By `rm`, which neither recurses nor keeps all names of a directory in memory, as Python's own way does: a job
-        may have nested directories as deeply, and made as many names, as it likes. No link is followed."""
+        """By a process, which can be left alone where it waits in the kernel."""
         try:
             process = subprocess.Popen(
-                ["rm", "-rf", "--", path],
+                [sys.executable, "-I", "-S", remover.__file__, self._ids_of(path), path],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -135,8 +142,15 @@ class CheckpointFiles:
             return False
         return True
 
+    def _ids_of(self, path: str) -> str:
+        """Return whose directories go with this one, as `remover` reads it; "" = everybody's."""
+        uid = os.lstat(path).st_uid
+        if os.geteuid() != 0 or uid == 0:  # no more than the server may do anyway, or by one who may do anything
+            return ""
+        return ",".join(f"{first}-{end}" for first, end in [(uid, uid + 1), *self._subuids(uid)])
+
     def _kill(self, process: subprocess.Popen[str], path: str) -> None:
-        """End an `rm`; while one does not end, no other is started for the same directory."""
+        """End a removal; while one does not end, no other is started for the same directory."""
         process.kill()
         try:
             process.wait(KILLED_S)

@@ -22,6 +22,16 @@ def sweep_for(
     if record is None or not house.may_see_of(who, owner_of(record)):
         raise NotFound(missing.format(sweep_id[:100]), "sweep_id")
     owner = owner_of(record)
-    if change and who.role is not Role.ADMIN and owner != who.owner:
+    if change and not _may_add(who, owner):
         raise Forbidden(f"sweep {record.id} belongs to {owner}; ask {owner} or an admin, or make one of your own")
     return record
+
+
+def may_add(house: House, who: Principal, group: str) -> bool:
+    """Return whether the caller may add to this group of runs. One that is no sweep, or no more, is nobody's."""
+    record = house.service.record(KIND, group) if SWEEP_ID.fullmatch(group) else None
+    return record is None or _may_add(who, owner_of(record))
+
+
+def _may_add(who: Principal, owner: str) -> bool:
+    return who.role is Role.ADMIN or owner == who.owner

@@ -188,6 +188,7 @@ class Rerun:
     labels: Mapping[str, str] | None = None  # merged into the old run's
     held: bool = False
     key: str = ""
+    alone: bool = False  # not in the old run's group
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ def rerun(desk: Desk, who: Principal, command: Rerun) -> Run:
         argv=old.spec.argv if command.argv is None else command.argv,
         workdir=old.spec.workdir if command.workdir is None else command.workdir,
         depends_on=(),
+        group="" if command.alone else old.spec.group,
         replaced=None,
         grace_s=old.spec.grace_s if who.role is Role.ADMIN else grace.for_others_s(desk.state.policy, old.spec),
         reservation=old.spec.reservation if old.spec.reservation in desk.state.reservations else "",

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rota.app.authz import Act, Principal, Role, authorise
+from rota.app.authz import Act, Principal, Role, authorise, may
 from rota.app.commands import Cancel, CancelGroup, CapGroup, StartGroup
 from rota.app.control import cancel
 from rota.app.desk import Desk
-from rota.app.errors import Full, Invalid, Refused
+from rota.app.errors import Forbidden, Full, Invalid, Refused
 from rota.app.problems import must_be_text, must_fit
 from rota.core import events as e
 from rota.core.run import ACTIVE, ENDED, WAITING, Run, RunState
@@ -42,8 +42,10 @@ def start_group(desk: Desk, who: Principal, command: StartGroup) -> tuple[int, i
     must_fit(command, StartGroup)
     runs = [run for run in desk.state.runs.values() if run.spec.group == command.group and run.state not in ENDED]
     held = [run for run in runs if run.state is RunState.HELD]
-    for run in held:
-        authorise(who, Act.RELEASE, run.user)
+    theirs = sum(not may(who, Act.RELEASE, run.user) for run in held)
+    if theirs:  # an admin put them there; their owners may be hidden
+        what = f"{theirs} held run{'s'[: theirs != 1]} of the sweep, which belong{'s'[: theirs == 1]} to others"
+        raise Forbidden(f"{who.name} may not release {what}; ask an admin")
     limit = cap_group(desk, who, CapGroup(command.group, command.limit, command.owner))
     for run in held:
         desk.write(e.RunReleased(at=desk.now, by=who.name, run_id=run.id))

@@ -243,11 +243,13 @@ async def _respond(
     notes = {"user_note": asked.user_note, "modified_action": asked.modified_action}
     before = responses_of(record.body)
     noted = {name: record.body.get(name) for name in notes}
+    if who.role is Role.AGENT:  # these are a person's words
+        notes = noted
     last = next((one for one in reversed(before) if one.get("actor", HUMAN) == HUMAN), None)
     if last is not None:
         if word == EXECUTED and last["status"] in APPROVED:
             # what the person said with it stays
-            given = {name: text for name, text in notes.items() if text is not None and who.role is not Role.AGENT}
+            given = {name: text for name, text in notes.items() if text is not None}
             notes = noted | given
         elif (last["status"], record.body["status"], noted) != (word, word, notes):
             first = person_answers.PersonAnswer(last["status"], last.get("by") or "")

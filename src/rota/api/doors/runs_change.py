@@ -22,7 +22,7 @@ from rota.api.render.ending import Ending, Force, Grace, Now, OnlyInQuery, asked
 from rota.api.render.run import MadeRun, Renderer, RunShape, window_of
 from rota.api.render.words import RUN_WORDS
 from rota.api.router import Router
-from rota.api.sweepbook import sweep_for
+from rota.api.sweepbook import may_add, sweep_for
 from rota.app.authz import Act, Principal, authorise, may
 from rota.app.commands import Archive, Cancel, Command, Edit, Hold, Release, Report, Reprioritise, Rerun
 from rota.app.errors import Conflict, Invalid
@@ -151,8 +151,9 @@ async def rerun_run(
     dry_run: DryRun = False,
     strict: Strict = False,
 ) -> Json:
-    """A new run: same sweep, directory and chat, `parent_run_id` is the old one."""
-    await look_up(house, who, seen, house, who, run_id)
+    """A new run: same directory and chat, `parent_run_id` is the old one; in the same sweep, where the caller may add
+    to that."""
+    alone = await look_up(house, who, _is_to_be_alone, house, who, run_id)
     asked = asked or Again()
     ignored = asked.ignored(strict)
     if asked.command is not None and not asked.command.strip():
@@ -171,9 +172,14 @@ async def rerun_run(
         labels=labels,
         held=not asked.auto_start,
         key=key or "",
+        alone=alone,
     )
     run = await act(house, who, command, dry_run)
     return Json(marked(Renderer(house, who).run(run), dry_run, ignored))
+
+
+def _is_to_be_alone(house: House, who: Principal, run_id: str) -> bool:
+    return not may_add(house, who, seen(house, who, run_id).spec.group)
 
 
 @router.post(
