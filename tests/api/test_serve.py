@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import socket
 import threading
@@ -260,6 +261,58 @@ def test_a_peer_that_cannot_be_looked_at_delays_nobody_else(tmp_path: Path) -> N
             await task
 
     asyncio.run(callers())
+
+
+def test_a_peer_that_cannot_be_looked_at_is_looked_at_once_for_each_request(tmp_path: Path) -> None:
+    """However many pieces that comes in."""
+    looks = list[int]()
+
+    class Blind(StuckProcesses):
+        def peer_attempt(self, link: socket.socket) -> str | None:
+            looks.append(link.fileno())
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    house: Any = SimpleNamespace(
+        connections=Connections(shares(HIGHEST)),
+        settings=SimpleNamespace(request_seconds=600.0),
+        processes=Blind(),
+        looks=FileReads("looks", of_one=2, limit_s=4.0),
+        turns=Turns(),
+        buffers=ReceiveBuffers(),
+    )
+    came = asyncio.Event()
+
+    async def reading(scope: Any, receive: Any, send: Any) -> None:
+        came.set()
+        while (await receive()).get("more_body", False):
+            came.set()
+        await telling(scope, receive, send)
+
+    async def caller() -> None:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "s"))
+        server = serve._Server(serve._config(reading, serve.connection_of(house)))
+        task = asyncio.create_task(server.serve([listening]))
+        try:
+            async with asyncio.timeout(60):
+                while not server.started:
+                    await asyncio.sleep(0.005)
+                reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+                for number in (1, 2):
+                    writer.write(HEAD + b"content-length: 8\r\n\r\n")
+                    for _ in range(8):
+                        await came.wait()
+                        came.clear()
+                        writer.write(b"x")
+                    assert (await reader.readuntil(b"=7")).endswith(b"unseen=7")
+                    came.clear()
+                    assert len(looks) == number
+                writer.close()
+        finally:
+            server.should_exit = True
+            await task
+
+    asyncio.run(caller())
 
 
 class ManyIds:

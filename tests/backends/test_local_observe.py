@@ -202,6 +202,18 @@ def test_a_supervisor_hears_its_stop_though_nobody_can_look_at_it(
     assert rig.end_of(reports, order).cause is Cause.CANCELLED
 
 
+def test_who_is_late_to_wake_a_watcher_writes_to_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burial may end after the server has closed; its descriptor may be somebody else's by then."""
+    backend, written = LocalRig(tmp_path).backend(), list[int]()
+    backend.open(Reports())
+    watcher = backend._watcher
+    assert watcher is not None
+    backend.close()
+    monkeypatch.setattr(os, "eventfd_write", lambda fd, value: written.append(fd))
+    watcher.post(lambda: None)
+    assert written == []
+
+
 def test_jobs_keep_the_limit_of_descriptors_the_server_was_started_with(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     rig, reports = LocalRig(tmp_path), Reports()
