@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from rota.adapters import checkpoints as module
-from rota.adapters import looks, tree_size
+from rota.adapters import looks, remover, tree_size
 from rota.adapters.checkpoints import CheckpointFiles
 from tests.app.house import until
 
@@ -201,11 +202,95 @@ def test_what_belongs_to_others_stays(root: Path, caplog: pytest.LogCaptureFixtu
     made(THREE, 0, bob)
     ranges = {ann: [(2_000_000, 2_000_010)]}
     assert CheckpointFiles(root, lambda uid: ranges.get(uid, [])).purge(2e3 + 5e9, lambda run_id: True) == 2
-    assert os.listdir(root) == [TWO], "hers with her subordinate ids', and what an admin's run has left"
-    left = [path for path in (root / TWO).rglob("*") if path.is_file()]
+    (stays,) = root.iterdir()  # hers with her subordinate ids' went, and what an admin's run has left
+    assert stays.name.startswith(TWO)
+    left = [path for path in stays.rglob("*") if path.is_file()]
     assert [(path.name, path.parent.name, path.stat().st_uid) for path in left] == [("file", "3", bob)]
-    assert f"directory of account {bob}" in caplog.text
+    assert f"it is a directory of account {bob}: '{root}" in caplog.text
     assert CheckpointFiles(root).purge(5e9, lambda run_id: True) == 0
+    os.chown(left[0].parent, ann, ann)
+    assert CheckpointFiles(root).purge(5e9, lambda run_id: True) == 1
+
+
+def test_a_removal_that_was_cut_short_goes_on_in_the_next_round(root: Path) -> None:
+    """What it has removed by then makes the directory look young."""
+    many(root / ONE / "deep", 50)
+    os.utime(root / ONE, (1000, 1000))
+    begun = remover.Remover(str(root / ONE), ())
+    real, left = os.rename, 3
+
+    def rename(*args: Any, **places: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt  # as a signal would
+        real(*args, **places)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "rename", rename)
+        with pytest.raises(KeyboardInterrupt):
+            begun.remove()
+    (young,) = root.iterdir()
+    assert young.stat().st_mtime > 1000 and sum(path.is_file() for path in young.rglob("*")) == 50
+    files = CheckpointFiles(root)
+    assert dict(files.sizes()) == {}
+    assert files.purge(2000.0, lambda run_id: False) == 1
+    assert os.listdir(root) == []
+
+
+def test_what_stays_takes_no_turns_from_what_can_go(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    for number in range(6):
+        (root / f"{number:012x}{remover.TO_GO}{number:08x}").mkdir()
+    tried = list[str]()
+
+    def remove(files: CheckpointFiles, path: str) -> bool:
+        tried.append(Path(path).name)
+        return False
+
+    monkeypatch.setattr(CheckpointFiles, "_remove", remove)
+    for name in (ONE, TWO):
+        (root / name).mkdir()
+        os.utime(root / name, (1000, 1000))
+    assert CheckpointFiles(root).purge(5e9, lambda run_id: True) == 0
+    assert set(tried) == {ONE, TWO}
+
+
+def test_a_directory_that_cannot_be_moved_up_is_emptied_where_it_is(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quota of a project refuses that as if it were another file system."""
+    for name, depth in ((ONE, remover.MOST_NESTED // 2), (TWO, 2 * remover.MOST_NESTED)):
+        deep_tree(root / name, depth, b"x")
+    real = os.rename
+
+    def rename(source: str, to: str, **places: Any) -> None:
+        if remover.TO_GO not in to:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        real(source, to, **places)
+
+    monkeypatch.setattr(os, "rename", rename)
+    removers = {name: remover.Remover(str(root / name), ()) for name in (ONE, TWO)}
+    for each in removers.values():
+        each.remove()
+    assert removers[ONE].left == []
+    assert [path.name[: len(TWO)] for path in root.iterdir()] == [TWO]
+    assert "Invalid cross-device link: '" in removers[TWO].left[0] and len(removers[TWO].left[0]) < 300
+
+
+def test_a_name_that_cannot_be_found_ends_a_removal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a damaged file system."""
+    (root / ONE).mkdir()
+    (root / ONE / "file").touch()
+
+    def unlink(name: str, **places: Any) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    removal = remover.Remover(str(root / ONE), ())
+    removal.remove()
+    (why,) = removal.left
+    assert why.startswith("it is there again, or cannot be found: '")
 
 
 def test_no_link_is_followed_and_no_name_is_too_odd_for_a_removal(root: Path, tmp_path: Path) -> None:

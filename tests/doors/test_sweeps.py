@@ -498,8 +498,15 @@ def test_a_rerun_stays_in_a_sweep_only_where_its_maker_may_add_to_it(make_server
     sweep = who[ANN].post("/sweeps", {**LONG, "gpu_count": 0, "workdir": "/"}).ok()["id"]
     run = {"name": "b", "command": "true", "gpu_count": 0, "workdir": "/"}
     bens, anns = (who[name].post("/runs", run).ok()["id"] for name in (BEN, ANN))
+
+    def once() -> Any:
+        headers = [f"X-Auth-Token: {who[BEN].token}", "Idempotency-Key: k"]
+        return server.call("POST", f"/runs/{bens}/rerun", headers=headers).ok()
+
+    before = once()
     for run_id in (bens, anns):
         who["boss"].post(f"/runs/{run_id}/add-to-sweep?sweep_id={sweep}").ok()
+    assert once() == before, "what is asked for again is what was made"
     assert who[BEN].post(f"/runs/{bens}/rerun").ok()["sweep_id"] is None
     assert who["boss"].post(f"/runs/{bens}/rerun").ok()["sweep_id"] == sweep
     for name in (ANN, "bot"):

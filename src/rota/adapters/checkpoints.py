@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 
@@ -23,7 +24,8 @@ from rota.adapters.tree_size import TreeSize
 from rota.app.ports import ACCOUNT_CHECKPOINTS
 
 RUN_ID = re.compile(r"[0-9a-f]{12}")
-MOST = 200  # removed in one round of those that lie beside each other: a round must end
+TO_GO = re.compile(RUN_ID.pattern + re.escape(remover.TO_GO) + "[0-9a-f]{8}")  # its removal was begun
+MOST = 200  # removals in one round of those that lie beside each other: a round must end
 RM_S = 600.0  # for one tree
 KILLED_S = 5.0  # for the end of a removal that was killed; one that waits in the kernel may never end
 MOST_STUCK = 10  # such ones at a time, of directories beside each other: each costs a process, and a round its time
@@ -108,12 +110,16 @@ class CheckpointFiles:
         )
 
     def _purge_in(self, parent: str, before: float, gone: Callable[[str], bool]) -> int:
-        count = 0
-        for entry in _runs(parent):
-            if count >= MOST or self._is_stuck(parent):
+        """Those come first of which nothing has been removed: something of the others may have to stay."""
+        tried = count = 0
+        old = (entry.path for entry in _runs(parent) if _is_old(entry, before) and gone(entry.name))
+        begun = list(islice((entry.path for entry in _list(parent) if TO_GO.fullmatch(entry.name)), MOST))
+        for path in chain(old, begun):
+            if tried >= MOST or self._is_stuck(parent):
                 break
-            if entry.path not in self._stuck and _is_old(entry, before) and gone(entry.name):
-                count += self._remove(entry.path)
+            if _without_mark(path) not in self._stuck:
+                tried += 1
+                count += self._remove(path)
         return count
 
     def _is_stuck(self, parent: str) -> bool:
@@ -136,7 +142,7 @@ class CheckpointFiles:
                 self._kill(process, path)
                 raise
             if process.returncode:
-                raise OSError(said.strip()[:200])
+                raise OSError(said.strip()[:1000])
         except (OSError, subprocess.TimeoutExpired) as error:  # of one; the others go on, and this one is tried again
             log.warning("checkpoints of a run that is gone could not be removed: %s", error)
             return False
@@ -155,7 +161,7 @@ class CheckpointFiles:
         try:
             process.wait(KILLED_S)
         except subprocess.TimeoutExpired:
-            self._stuck[path] = process
+            self._stuck[_without_mark(path)] = process
         if process.stderr is not None:
             process.stderr.close()
 
@@ -203,6 +209,10 @@ class _Place:
         size = tree.size if tree.is_whole else max(tree.size, self._least.get(name, 0))
         self._least[name] = size
         return size, walked + 1
+
+
+def _without_mark(path: str) -> str:
+    return os.path.join(os.path.dirname(path), os.path.basename(path).partition(remover.TO_GO)[0])
 
 
 def _is_old(entry: os.DirEntry[str], before: float) -> bool:

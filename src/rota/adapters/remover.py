@@ -3,12 +3,13 @@
 
 Root removes anything, so whatever an account has moved into its directory would go, whosever it is. This removes what
 lies in directories of the account and of its subordinate ids, which they could remove, too. A directory of anybody else
-stays, with all that leads there, unless it is empty. Each directory is opened before it is looked whose it is, and a
-name counts only in the one that is open, so that nothing which is moved meanwhile makes a difference. No link is
-followed, and no other file system is entered.
+stays, unless it is empty, and so does the one that it lies in. Each directory is opened before it is looked whose it
+is, and a name counts only in the one that is open, so that nothing which is moved meanwhile makes a difference. No link
+is followed, and no other file system is entered.
 
 Directories may be nested as deeply, and have as many names, as somebody likes: what is found below the first level is
-moved up to it, and a bounded number of names is kept at a time.
+moved up to it, and a bounded number of names is kept at a time. The directory gets another name before, by which it is
+known that it is to go, whatever becomes of this removal.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 BATCH = 1000  # names
+SHOWN = 200  # letters of a path
 MOST_LEFT = 1000  # things that stay; with so many the rest does, too
 OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
+MOST_NESTED = 100  # levels that are gone through in place, where nothing can be moved up
+TO_GO = ".gone."  # after this, in the name of a directory whose removal has begun, come random digits
 
 
 class Remover:
@@ -38,11 +42,13 @@ class Remover:
     def remove(self) -> None:
         above = os.open(self._above, OPEN)
         try:
+            if TO_GO not in self._name:
+                self._name, before = f"{self._name}{TO_GO}{os.urandom(4).hex()}", self._name
+                os.rename(before, self._name, src_dir_fd=above, dst_dir_fd=above)
             self._top = os.open(self._name, OPEN, dir_fd=above)
             try:
                 self._device = os.fstat(self._top).st_dev
-                for name, is_dir in self._names(self._top):
-                    self._remove(self._top, name, is_dir)
+                self._empty(self._top, 0)
             finally:
                 os.close(self._top)
             if not self.left:
@@ -50,25 +56,34 @@ class Remover:
         finally:
             os.close(above)
 
+    def _empty(self, directory: int, depth: int) -> None:
+        for name, is_dir in self._names(directory):
+            self._remove(directory, name, is_dir, depth)
+
     def _names(self, directory: int) -> Iterator[tuple[str, bool]]:
         """Tell what is in a directory for as long as there is something that does not stay."""
         stay: set[str] = set()
+        last: set[str] = set()
         while len(self.left) < MOST_LEFT:
             with os.scandir(directory) as entries:
                 new = (each for each in entries if each.name not in stay)
-                found = [(each.name, each.is_dir(follow_symlinks=False)) for each in islice(new, BATCH)]
+                found = {each.name: each.is_dir(follow_symlinks=False) for each in islice(new, BATCH)}
             if not found:
                 return
-            for name, is_dir in found:
+            for name, is_dir in found.items():
                 before = len(self.left)
-                yield name, is_dir
+                if name in last:
+                    self._leave(directory, name, "it is there again, or cannot be found")
+                else:
+                    yield name, is_dir
                 if len(self.left) > before:
                     stay.add(name)
+            last = set(found)
 
-    def _remove(self, directory: int, name: str, is_dir: bool) -> None:
+    def _remove(self, directory: int, name: str, is_dir: bool, depth: int) -> None:
         try:
             if is_dir:
-                self._remove_directory(directory, name)
+                self._remove_directory(directory, name, depth)
             else:
                 os.unlink(name, dir_fd=directory)
         except FileNotFoundError:
@@ -76,7 +91,7 @@ class Remover:
         except OSError as error:
             self._leave(directory, name, error.strerror or str(error))
 
-    def _remove_directory(self, directory: int, name: str) -> None:
+    def _remove_directory(self, directory: int, name: str, depth: int) -> None:
         try:
             os.rmdir(name, dir_fd=directory)
         except OSError as error:
@@ -86,20 +101,25 @@ class Remover:
             return
         inside = os.open(name, OPEN, dir_fd=directory)
         try:
-            why = self._why_it_stays(inside)
-            if why:
+            if why := self._why_it_stays(inside):
                 self._leave(directory, name, why)
-            elif directory == self._top:
-                self._empty(inside)
-                os.rmdir(name, dir_fd=directory)
-            else:
-                os.rename(name, f".{os.urandom(8).hex()}", src_dir_fd=directory, dst_dir_fd=self._top)
+            elif directory == self._top or not self._move_up(directory, name, depth):
+                before = len(self.left)
+                self._empty(inside, depth + 1)
+                if len(self.left) == before:
+                    os.rmdir(name, dir_fd=directory)
         finally:
             os.close(inside)
 
-    def _empty(self, directory: int) -> None:
-        for name, is_dir in self._names(directory):
-            self._remove(directory, name, is_dir)
+    def _move_up(self, directory: int, name: str, depth: int) -> bool:
+        """False: it has to be emptied where it is, as its project (a quota) is another."""
+        try:
+            os.rename(name, f".{os.urandom(8).hex()}", src_dir_fd=directory, dst_dir_fd=self._top)
+        except OSError as error:
+            if error.errno != errno.EXDEV or depth >= MOST_NESTED:
+                raise
+            return False
+        return True
 
     def _why_it_stays(self, directory: int) -> str:
         facts = os.fstat(directory)
@@ -110,7 +130,8 @@ class Remover:
         return ""
 
     def _leave(self, directory: int, name: str, why: str) -> None:
-        self.left.append(f"{os.readlink(f'/proc/self/fd/{directory}')}/{name}: {why}")
+        path = f"{os.readlink(f'/proc/self/fd/{directory}')}/{name}"
+        self.left.append(f"{why}: {path if len(path) <= SHOWN else f'{path[: SHOWN // 2]}...{path[-SHOWN // 2 :]}'!r}")
 
 
 def parse(ranges: str) -> list[tuple[int, int]]:
@@ -130,7 +151,7 @@ def main(ranges: str, path: str) -> int:
         return 1
     if remover.left:
         more = f", and {len(remover.left) - 1} more" if len(remover.left) > 1 else ""
-        print(f"{remover.left[0]!r} stays{more}", file=sys.stderr)
+        print(f"{remover.left[0]} stays{more}", file=sys.stderr)
     return 1 if remover.left else 0
 
 

@@ -110,7 +110,7 @@ def rerun(desk: Desk, who: Principal, command: Rerun) -> Run:
     )
     again = Submit(spec, user=old.user, held=command.held, key=command.key)
     # of the request itself: the old run may have been edited between two sends of it
-    digest = _hash(["rerun", codec.encode(command)]) if command.key else ""
+    digest = _hash(["rerun", codec.encode(replace(command, alone=False))]) if command.key else ""
     ready = _check(desk, who, again, digest, _Ahead())
     return ready.known or _write(desk, who, ready)
 

@@ -1,5 +1,5 @@
-"""Do long work in threads of its own: one piece at a time for each account, beside which one of urgent work may be
-done where that is allowed, and accounts in turn.
+"""Do long work in threads of its own: one piece at a time for each account (two of urgent work, where that is
+allowed), and accounts in turn.
 
 How long a piece takes is up to an account (how many processes it has), so it must delay neither the writer nor the work
 of others. After a piece its account rests for as long as the piece took, except before urgent work.
@@ -105,7 +105,7 @@ class Turns:
                 log.exception("work for account %d could not be done", account)
             with self._changed:
                 line.busy, now = line.busy - 1, time.monotonic()
-                line.rests_until = now + (now - begun)
+                line.rests_until = max(line.rests_until, now + (now - begun))
                 self._changed.notify()
 
     def _take(self) -> tuple[int, _Line, Act] | None:
