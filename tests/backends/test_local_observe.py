@@ -18,7 +18,7 @@ import pytest
 from rota.adapters.backends import claims, local, procs, records
 from rota.adapters.backends.local import LocalBackend
 from rota.adapters.backends.lookers import Lookers
-from rota.app.ports import Live, StopOrder
+from rota.app.ports import LaunchOrder, Live, StopOrder
 from rota.core.run import Cause, Exit
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig, look_here, wait_for
@@ -64,20 +64,26 @@ def test_what_does_not_die_holds_nobody_up_and_is_buried_in_the_end(tmp_path: Pa
         second.close()
 
 
-def test_the_writer_waits_its_turn_at_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many attempts have something that does not die: each is tried once, and is the undertaker's then."""
-    rig, reports = LocalRig(tmp_path, cgroups=False), Reports()
-    orders = [rig.order("last for ever") for _ in range(4)]
-    first = rig.backend()
-    first.open(reports)
-    first.launch(*orders)
+def deserted(rig: LocalRig, count: int) -> list[LaunchOrder]:
+    """Attempts that have something left, and whose supervisors were killed while no server was there."""
+    reports, orders = Reports(), [rig.order("last for ever") for _ in range(count)]
+    backend = rig.backend()
+    backend.open(reports)
+    backend.launch(*orders)
     for order in orders:
         rig.start_of(reports, order)
     shims = [(records.read(str(rig.path(order.attempt_id, "pid"))) or {})["pid"] for order in orders]
-    first.close()
+    backend.close()
     for pid in shims:
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda pid=pid: procs.start_time(pid) is None, "its supervisor is dead")  # type: ignore[misc]
+    return orders
+
+
+def test_the_writer_waits_its_turn_at_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many attempts have something that does not die: each is tried once, and is the undertaker's then."""
+    rig = LocalRig(tmp_path, cgroups=False)
+    orders = deserted(rig, 4)
     real, writer = Lookers.call, threading.get_ident()
     asked: list[tuple[bool, float]] = []
 
@@ -112,18 +118,8 @@ def test_the_writer_waits_its_turn_at_no_look(tmp_path: Path, monkeypatch: pytes
 def test_attempts_that_do_not_die_hold_up_no_other_accounts_and_are_tried_again_whatever_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig, reports = LocalRig(tmp_path, cgroups=False), Reports()
-    orders = [rig.order("last for ever") for _ in range(10)]
-    first = rig.backend()
-    first.open(reports)
-    first.launch(*orders)
-    for order in orders:
-        rig.start_of(reports, order)
-    shims = [(records.read(str(rig.path(order.attempt_id, "pid"))) or {})["pid"] for order in orders]
-    first.close()
-    for pid in shims:
-        os.kill(pid, signal.SIGKILL)
-        wait_for(lambda pid=pid: procs.start_time(pid) is None, "its supervisor is dead")  # type: ignore[misc]
+    rig = LocalRig(tmp_path, cgroups=False)
+    orders = deserted(rig, 10)
     real, writer, theirs = LocalBackend._buried, threading.get_ident(), orders[-1].attempt_id
     they_are_gone, tried = threading.Event(), set[str]()
 
