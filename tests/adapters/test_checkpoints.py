@@ -278,6 +278,13 @@ def test_a_directory_that_cannot_be_moved_up_is_emptied_where_it_is(
     assert "Invalid cross-device link: '" in removers[TWO].left[0] and len(removers[TWO].left[0]) < 300
 
 
+def test_checkpoints_on_another_disk_are_removed_there(root: Path) -> None:
+    (root / "disk" / ONE).mkdir(parents=True)
+    (root / "checkpoints").symlink_to("disk")
+    assert CheckpointFiles(root / "checkpoints").purge(5e9, lambda run_id: True) == 1
+    assert os.listdir(root / "disk") == []
+
+
 def test_a_name_that_cannot_be_found_ends_a_removal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a damaged file system."""
     (root / ONE).mkdir()

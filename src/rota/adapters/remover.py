@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from itertools import islice
 
@@ -40,7 +41,7 @@ class Remover:
         self.left: list[str] = []  # what stays, and why
 
     def remove(self) -> None:
-        above = os.open(self._above, OPEN)
+        above = os.open(self._above, OPEN & ~os.O_NOFOLLOW)  # an admin may have put it on another disk
         try:
             if TO_GO not in self._name:
                 self._name, before = f"{self._name}{TO_GO}{os.urandom(4).hex()}", self._name
@@ -141,6 +142,7 @@ def parse(ranges: str) -> list[tuple[int, int]]:
 
 
 def main(ranges: str, path: str) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # of the server's terminal
     remover = Remover(path, parse(ranges))
     try:
         remover.remove()
