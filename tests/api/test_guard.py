@@ -94,8 +94,9 @@ class TestHost:
             assert len(answer.body) < 500
             assert "rota.who" not in answer.scope
 
-    def test_two_names_are_none(self, shared: House) -> None:
-        headers = [(b"host", b"evil.example"), (b"host", b"127.0.0.1"), (b"x-auth-token", b"open sesame")]
+    @pytest.mark.parametrize("first", [b"evil.example", b""])
+    def test_two_names_are_none(self, shared: House, first: bytes) -> None:
+        headers = [(b"host", first), (b"host", b"127.0.0.1"), (b"x-auth-token", b"open sesame")]
         scope = {"type": "http", "method": "GET", "path": "/runs", "query_string": b"", "client": ("127.0.0.1", 1)}
         turned = Guard(echo, shared)._examine({**scope, "headers": headers}, _Headers(headers))
         assert turned is not None and turned.status == 421

@@ -267,3 +267,21 @@ def test_a_workdir_closed_to_the_account_is_refused(
     assert (end.cause, end.message) == (Cause.LAUNCH_FAILED, f"workdir is not open to nobody: {closed}")
     _, end = run(rig, backend, reports, "no-such-command", account="nobody", workdir="/")
     assert (end.cause, end.code, end.message) == (Cause.LAUNCH_FAILED, 127, "command not found: no-such-command")
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_run_of_another_account_reaches_nothing_that_its_supervisor_has_open(
+    rig: LocalRig, backend: LocalBackend, reports: Reports, terminal: bool
+) -> None:
+    """Its directory and its command are names of the user's choice, which are looked up before the command runs. From
+    the data directory a run would get to what the account may not search the way to."""
+    theirs: dict[str, Any] = {"account": "nobody", "terminal": terminal}
+    order, end = run(rig, backend, reports, "pwd", workdir="/proc/self/cwd", **theirs)
+    assert end.ok and text_of(backend, order).split() == ["/"]
+    names = [f"/proc/{who}/fd/{number}" for who in ("self", "thread-self") for number in range(3, 48)]
+    orders = [rig.order("succeed", argv=("pwd",), workdir=name, **theirs) for name in names]
+    orders += [rig.order("succeed", argv=(f"{name}/../../bin/pwd",), workdir="/", **theirs) for name in names[:48]]
+    backend.launch(*orders)
+    for each in orders:
+        assert rig.end_of(reports, each).code in {126, 127}, (each.workdir, each.argv, text_of(backend, each))

@@ -407,10 +407,21 @@ def _own_names(host: str, url: str) -> set[str]:
 class _Headers:
     """The few headers the guard reads."""
 
-    __slots__ = ("cookie", "cookies", "fetch_mode", "fetch_site", "host", "length", "origin", "token", "too_long")
+    __slots__ = (
+        "cookie",
+        "cookies",
+        "fetch_mode",
+        "fetch_site",
+        "host",
+        "hosts",
+        "length",
+        "origin",
+        "token",
+        "too_long",
+    )
 
     def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
-        self.host = ""
+        self.host, self.hosts = "", 0  # and how many there are
         self.origin: str | None = None
         self.fetch_site = self.fetch_mode = ""
         self.token: str | None = None
@@ -422,7 +433,8 @@ class _Headers:
             match name:
                 case b"host":
                     # two of them name no server: which one a proxy before us went by is not known
-                    self.host = "several" if self.host else value.decode("latin-1")
+                    self.host = "several" if self.hosts else value.decode("latin-1")
+                    self.hosts += 1
                 case b"origin":
                     # as above: two of them are no page of ours
                     self.origin = value.decode("latin-1") if self.origin is None else "several"

@@ -146,12 +146,25 @@ def _prepare(order: dict[str, Any], account: Account | None, fds: Fds, groups: l
     os.dup2(fds.output, 1)
     os.dup2(fds.output, 2)
     os.umask(order["umask"])
+    _leave_supervisor(fds)
     if account is not None:
         _become(account)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after setuid, which clears it
     if os.getppid() != shim or shim == 1:
         os._exit(NOT_RUNNABLE)  # it died before the line above took effect
     _enter(order["workdir"], account)
+
+
+def _leave_supervisor(fds: Fds) -> None:
+    """Leave its directory and close its files. The working directory, and where the command is looked for, are names of
+    the user's choice, and /proc/self leads to both: root's data directory, and what is above it, would be reached
+    though the account may not search the way there."""
+    os.chdir("/")
+    fds.output, low = 1, 3
+    for kept in sorted((fds.go, fds.errors)):
+        os.closerange(low, kept)
+        low = max(low, kept + 1)
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
 def _become(account: Account) -> None:
