@@ -224,6 +224,32 @@ def test_a_draft_that_an_agent_has_changed_is_no_longer_an_admins(make_server: M
     assert (refused.status, b"priority: 4 is above" in refused.body) == (422, True)
 
 
+def test_nor_one_to_which_the_agent_has_added_a_run_first(make_server: MakeServer) -> None:
+    """A draft is one until it is started, whatever runs are in it."""
+    them = people(make_server(), **{ANN: "admin"}, robot="agent")
+    urgent = them[ANN].post("/sweeps", {**WHO_AM_I, "priority": 4}).ok()["id"]
+    mine = them[ANN].post("/sweeps", {**WHO_AM_I, "parameters": {"n": [1, 2]}}).ok()["id"]
+    elsewhere = them["robot"].post("/sweeps/wild", {}).ok()["id"]
+    run = {"name": "b", "command": "true", "gpu_count": 0, "workdir": "/"}
+    added = {}
+    for draft in (urgent, mine):
+        added[draft] = them[ANN].post("/runs", run).ok()["id"]
+        them["robot"].post(f"/runs/{added[draft]}/add-to-sweep?sweep_id={draft}").ok()
+    refused = them["robot"].call("PUT", f"/sweeps/{urgent}", {"base_command": "id"})
+    assert (refused.status, b"priority: 4 is above" in refused.body) == (422, True)
+    assert (
+        them["robot"].call("PUT", f"/sweeps/{mine}", {"base_command": "echo changed; id -un #"}).ok()["name"] == "who"
+    )
+    them["robot"].post(f"/runs/{added[urgent]}/add-to-sweep?sweep_id={elsewhere}").ok()
+    assert them[ANN].call("PUT", f"/sweeps/{mine}", {"parameters": {"n": [1]}}).ok()["parameters"] == {"n": [1]}
+    begun = them[ANN].call("PUT", f"/sweeps/{mine}", {"status": "running"}).ok()["run_ids"]
+    assert len(begun) == 2 and added[mine] in begun
+    (made,) = {*begun} - {added[mine]}
+    until(lambda: them[ANN].get(f"/runs/{made}").ok().get("ended_at"), "the run has ended")
+    assert str(them[ANN].get(f"/runs/{made}/logs").ok()["content"]).split() == ["changed", own_account(ANN)]
+    assert them[ANN].call("PUT", f"/sweeps/{mine}", {"parameters": {"n": [3]}}).status == 409, "it has begun"
+
+
 def test_a_draft_asks_for_no_more_than_its_author_may(make_server: MakeServer) -> None:
     them = people(make_server(), boss="admin", **{ANN: "user", BEN: "user"}, robot="agent")
     kept_for_ben = them[BEN].post("/reservations", {"gpus": 1, "for_seconds": 3600}).ok()["id"]

@@ -278,17 +278,19 @@ async def change_sweep(
     *,
     dry_run: bool,
 ) -> tuple[Record, Mapping[str, RunState]]:
-    """Raises Changed where somebody else has changed it since `record` was read."""
+    """Raises Changed where somebody else has changed it since `record` was read. A draft is one until it is started,
+    also where somebody has added runs to it meanwhile: who changes it is one of its authors."""
     given = asked.model_dump(exclude_none=True, exclude={"status"})
     if "workdir" in given:
         given["workdir"] = os.path.join(house.workdir, given["workdir"])
     body: Object = {**record.body, **given}
     fixed = [name for name in ("parameters", "max_runs") if body[name] != record.body[name]]
-    if states and (fixed or asked.status == "draft"):
+    is_draft = record.body["draft"]
+    if states and not is_draft and (fixed or asked.status == "draft"):
         what = fixed[0] if fixed else "status"
         raise Conflict(f"{what}: this sweep has {len(states)} runs already; make a new sweep to change it", what)
     owner, seen = owner_of(record), json.dumps(record.body)
-    if record.body["draft"] and not states:
+    if is_draft:
         kept = {name: value for name, value in body.items() if name in NewSweep.model_fields and value is not None}
         run = {name: value for name, value in body["run"].items() if name != "reservation" or value}
         whole = NewSweep(**{**kept, **run, "status": asked.status or "draft"})
@@ -296,7 +298,7 @@ async def change_sweep(
         author = weaker(before, who.role)
         if asked.status in ("pending", "running"):
             body |= {"draft": False, "run": {}}
-            return await _make(
+            made, begun = await _make(
                 house,
                 who,
                 whole,
@@ -308,6 +310,7 @@ async def change_sweep(
                 seen=seen,
                 author=author,
             )
+            return made, {**states, **begun}
         body[AUTHOR] = author
         if author is before:
             _submits(house, who, whole, record.id, owner=owner, key=None, most=1, author=author)
