@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from rota.adapters import processes
 from rota.adapters.backends import confine
 from rota.adapters.backends.local import LocalBackend
+from rota.adapters.backends.lookers import Lookers
 from rota.adapters.backends.shim import Shim
 from tests.backends.contract import Reports
 from tests.backends.helpers import LocalRig, opened
@@ -46,6 +48,16 @@ def shim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shim]:
     house: Any = SimpleNamespace(group="", boot_id="boot", least_free=0)
     yield Shim(house, "0123456789ab-1", request.module.ORDER, log)
     os.close(log)
+
+
+@pytest.fixture(autouse=True)
+def patient_looks() -> Iterator[None]:
+    """A look has as long as a slow machine takes to start who looks, but in a test that says how long."""
+    assert Lookers.call.__kwdefaults__ is not None
+    with pytest.MonkeyPatch.context() as patched:  # its own: tests undo theirs midway
+        patched.setitem(Lookers.call.__kwdefaults__, "within_s", 20.0)
+        patched.setattr(processes, "WITHIN_S", 20.0)
+        yield
 
 
 @pytest.fixture
