@@ -242,9 +242,9 @@ def test_nor_one_to_which_the_agent_has_added_a_run_first(make_server: MakeServe
     )
     them["robot"].post(f"/runs/{added[urgent]}/add-to-sweep?sweep_id={elsewhere}").ok()
     assert them[ANN].call("PUT", f"/sweeps/{mine}", {"parameters": {"n": [1]}}).ok()["parameters"] == {"n": [1]}
-    begun = them[ANN].call("PUT", f"/sweeps/{mine}", {"status": "running"}).ok()["run_ids"]
-    assert len(begun) == 2 and added[mine] in begun
-    (made,) = {*begun} - {added[mine]}
+    them[ANN].call("PUT", f"/sweeps/{mine}", {"status": "running"}).ok()
+    until(lambda: len(them[ANN].get(f"/sweeps/{mine}").ok()["run_ids"]) == 2, "the added run and the one of its grid")
+    (made,) = {*them[ANN].get(f"/sweeps/{mine}").ok()["run_ids"]} - {added[mine]}
     until(lambda: them[ANN].get(f"/runs/{made}").ok().get("ended_at"), "the run has ended")
     assert str(them[ANN].get(f"/runs/{made}/logs").ok()["content"]).split() == ["changed", own_account(ANN)]
     assert them[ANN].call("PUT", f"/sweeps/{mine}", {"parameters": {"n": [3]}}).status == 409, "it has begun"
